@@ -330,6 +330,7 @@ impl Core {
                     // Linux is asked for the port.
                     Err(Error::Again) => self.connect_again(id),
                     Err(Error::Invalid | Error::NoResource) if self.connect_elsewhere(id) => {}
+                    Err(Error::Unreachable) if self.awaits_route(id) => self.connect_again(id),
                     // All local ports are in use.
                     Err(Error::NoResource) => self.died(id, libc::EADDRNOTAVAIL),
                     Err(error) => self.died(id, errno::of_error(error)),
@@ -417,6 +418,19 @@ impl Core {
         (socket.elastic, socket.dirty) = (next, false);
         self.mark_dirty(id);
         true
+    }
+
+    /// Linux has said that the way leads by IX's interface. If the dataplane knows none, it has not
+    /// heard of it yet: that takes some milliseconds.
+    fn awaits_route(&mut self, id: Id) -> bool {
+        const HEARS_WITHIN_US: u64 = 200_000;
+        if !self.routes.is_shared() {
+            return false;
+        }
+        let Some(stream) = self.sockets.get_mut(id).and_then(Socket::stream) else { return false };
+        let now_us = clock::now_us();
+        let until_us = *stream.route_until_us.get_or_insert(now_us + HEARS_WITHIN_US);
+        now_us < until_us && stream.flow.ending == Ending::No
     }
 
     fn connect_again(&mut self, id: Id) {

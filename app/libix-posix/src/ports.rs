@@ -204,14 +204,17 @@ impl Core {
 
     /// A free port for a socket whose program names none.
     pub fn free_port(&self, id: Id, ip: IpAddr, stream: bool) -> Result<u16, i32> {
-        let (first, last) = self.outgoing.unwrap_or(self.ephemeral);
-        let span = u32::from(last - first) + 1;
         let mut random = 0u16;
         // SAFETY: two bytes of ours.
         unsafe { libc::getrandom((&raw mut random).cast(), 2, libc::GRND_NONBLOCK) };
         let strict = Options::default();
-        let mut ports = (0..span).map(|n| first + ((u32::from(random) + n) % span) as u16);
         let free = |port: &u16| !self.is_in_use(id, SocketAddr::new(ip, *port), stream, &strict);
-        ports.find(free).ok_or(libc::EADDRINUSE)
+        let find = |(first, last): (u16, u16)| {
+            let span = u32::from(last - first) + 1;
+            (0..span).map(|n| first + ((u32::from(random) + n) % span) as u16).find(free)
+        };
+        // Others than those that IX has already are claimed when they are used.
+        let found = self.outgoing.and_then(find).or_else(|| find(self.ephemeral));
+        found.ok_or(libc::EADDRINUSE)
     }
 }

@@ -103,6 +103,8 @@ pub struct Stream {
     pub local_peer: Option<Id>,
     /// How many elastic threads have refused to connect it.
     pub refused_by: usize,
+    /// Until then a route that Linux has may be new to the dataplane, µs.
+    pub route_until_us: Option<u64>,
     /// Options have changed since the dataplane was last told.
     pub options_changed: bool,
     /// The options that the dataplane was last told.
@@ -161,6 +163,7 @@ impl Stream {
             awaits_ack: false,
             local_peer: None,
             refused_by: 0,
+            route_until_us: None,
             options_changed: false,
             told: FlowOptions::default(),
             was_open: phase == Phase::ToAccept,

@@ -152,6 +152,19 @@ pub enum Command {
     /// Ends what a program has left whose `ix run` was killed (`ix run` starts it)
     #[command(hide = true)]
     Warden(WardenArgs),
+    /// Holds the XDP program of an interface that runs share (`ix run` starts it)
+    #[command(hide = true)]
+    Keeper(KeeperArgs),
+}
+
+/// Arguments of the keeper of an interface.
+#[derive(Debug, Args)]
+pub struct KeeperArgs {
+    /// The interface
+    pub interface: String,
+    /// It is no child of a run any more
+    #[arg(long)]
+    pub away: bool,
 }
 
 /// Arguments of the warden of a run.

@@ -107,6 +107,9 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
             ix_broker::warden::guard(pipe, marks, file, Some(keeps.as_fd()));
             Ok(ExitCode::SUCCESS)
         }
+        Command::Keeper(args) => sharing::keep(&args.interface, args.away)
+            .map(|()| ExitCode::SUCCESS)
+            .map_err(|e| Problem::new(format!("cannot keep {}", args.interface), e)),
         Command::Sim(args) => Ok(ix_sim::cli(args.args)),
         Command::Packets(args) => Ok(ix_scripts::cli(args.args)),
         Command::Echo(args) => {

@@ -119,6 +119,7 @@ pub fn main(args: &RunArgs) -> Result<u8> {
         say!("the wall is incomplete, without its {part}: the program can access the dataplane");
     }
     let no_filters = why_no_filters(&settings);
+    let ports = sharing.as_ref().map(Sharing::ports);
     let again: Again = Box::new(move |arena| {
         let memory = shared_memory(&specs, &settings, wall, arena)?;
         let ports = sharing.as_ref().map(Sharing::ports);
@@ -199,6 +200,8 @@ pub fn main(args: &RunArgs) -> Result<u8> {
     let controller = controller.transpose()?;
     let exit = running.wait()?;
     running.close_devices();
+    // Linux has all of them when this process has ended.
+    ports.iter().for_each(|ports| ports.leave());
     drop((wake_ups, own_user, warden));
     if wall != Domain::Process {
         // There a child that is left may be the survivor, which must end; here it is a daemon.

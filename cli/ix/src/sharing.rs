@@ -11,6 +11,8 @@ use ix_sys::{Interface, random};
 use ix_vnic::Direction;
 use ix_wire::IpAddr;
 use std::net;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 /// Ports for connections that the program opens. Each serves many: a port is free for each
@@ -53,7 +55,8 @@ pub fn settle(devices: &[String], config: &mut Config) -> Result<()> {
         return refused(why, &format!("--nic {master}"));
     }
     let all = here.usable_addresses(link.index).map_err(asked)?;
-    let mut addresses: Vec<_> = all.iter().map(|(own, prefix)| (IpAddr::from(*own), *prefix)).collect();
+    let mut addresses: Vec<_> =
+        all.iter().map(|(own, prefix)| (IpAddr::from(*own), *prefix)).collect();
     addresses.retain(|(own, _)| !own.is_link_local_v6());
     if addresses.is_empty() {
         let why = "Linux has no address there that other links know, and neither --addr nor \
@@ -72,6 +75,28 @@ pub fn settle(devices: &[String], config: &mut Config) -> Result<()> {
         config.gateway_addrs = HostNet::new(link.index).map_err(asked)?.network().gateways();
     }
     Ok(())
+}
+
+/// Starts the process that holds the interface's XDP program. It outlives this one, says nothing,
+/// and ends with the last run, or at once if there is another.
+fn start_keeper(interface: &str) -> std::io::Result<()> {
+    // A run ends all of its children: the keeper is the child of one that has ended.
+    keeper(&["keeper", interface]).status().map(drop)
+}
+
+/// The keeper's process, or with `away` unset the one that starts it.
+pub fn keep(interface: &str, away: bool) -> std::io::Result<()> {
+    match away {
+        true => ix_netdev::keep(interface),
+        false => keeper(&["keeper", "--away", interface]).spawn().map(drop),
+    }
+}
+
+fn keeper(words: &[&str]) -> Command {
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0("ix-keeper").args(words).current_dir("/").process_group(0);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command
 }
 
 /// The ports that IX has of the address.
@@ -95,7 +120,10 @@ impl Sharing {
         let all = here.usable_addresses(index).map_err(asked)?;
         let addresses: Vec<net::IpAddr> = all.into_iter().map(|(own, _)| own).collect();
         let listed: Vec<_> = addresses.iter().map(net::IpAddr::to_string).collect();
-        let ports = HeldPorts::new(addresses, index, user).map_err(asked)?;
+        let threads = config.cpus.len() as u32;
+        let start = || start_keeper(interface);
+        let joined = HeldPorts::join((addresses, index), user, (interface, threads), start);
+        let ports = joined.map_err(asked)?;
         let mut seed = [0; 8];
         random::fill(&mut seed).map_err(|why| Problem::new("cannot draw random keys", why))?;
         let block = ports.hold_block(OUTGOING_PORTS, u64::from_le_bytes(seed)).map_err(|e| {
@@ -110,6 +138,9 @@ impl Sharing {
             block.0,
             block.1
         );
+        if let Some(link) = ports.link() {
+            eprintln!("ix: another run has the queues of {interface}: this one has link {link}");
+        }
         Ok(Some(Sharing { interface: interface.to_owned(), ports: Arc::new(ports) }))
     }
 
@@ -128,8 +159,11 @@ impl Sharing {
 
     /// The broker's part, on this device.
     pub fn address(&self, devices: &[OpenedDevice]) -> Result<Option<SharedAddress>> {
+        // With a link the device is another interface than the one whose network it is.
+        let own = || Interface::new(&self.interface).and_then(|i| i.index()).ok();
         let index = devices.iter().find_map(|device| match &device.info.kind {
-            NicKind::Afxdp(bind) => Some(bind.ifindex),
+            NicKind::Afxdp(bind) if self.ports.link().is_none() => Some(bind.ifindex),
+            NicKind::Afxdp(_) => own(),
             _ => None,
         });
         let Some(index) = index else { return Ok(None) };

@@ -100,6 +100,19 @@ pub enum FromImage {
     Claim(SharedPort),
     /// A port that was claimed is not needed any more.
     Release(SharedPort),
+    /// More ports for outgoing connections are wanted. Answered by [`ToImage::Outgoing`], for each
+    /// range that IX gets.
+    WantPorts {
+        /// How many.
+        count: u16,
+    },
+    /// A range of those is not needed any more.
+    ReturnPorts {
+        /// The first one.
+        first: u16,
+        /// The last one.
+        last: u16,
+    },
     /// The Ethernet address of a next hop is wanted, or used. Answered by [`ToImage::Neighbour`],
     /// now and whenever it changes.
     Resolve {
@@ -130,7 +143,9 @@ codec_enum!(FromImage {
     13 = Claim(port),
     14 = Release(port),
     15 = Resolve { hop },
-    16 = Groups { groups },
+    16 = WantPorts { count },
+    17 = ReturnPorts { first, last },
+    18 = Groups { groups },
 });
 
 /// A port of the address that IX shares with Linux.
@@ -234,6 +249,13 @@ pub enum ToImage {
         /// Why not.
         refused: Option<ClaimRefused>,
     },
+    /// These ports too are for outgoing connections from now on.
+    Outgoing {
+        /// The first one; 0: there are no more.
+        first: u16,
+        /// The last one.
+        last: u16,
+    },
     /// What the Ethernet address of a next hop is.
     Neighbour {
         /// The next hop.
@@ -268,6 +290,7 @@ codec_enum!(ToImage {
     11 = Neighbour { hop, mac },
     12 = Network { addresses, routes, more },
     13 = Executed { number },
+    14 = Outgoing { first, last },
 });
 
 #[cfg(test)]
@@ -306,6 +329,8 @@ mod tests {
                 FromImage::Surveyed { serial },
                 FromImage::Survivor { pid },
                 FromImage::Claim(port),
+                FromImage::WantPorts { count: pid as u16 },
+                FromImage::ReturnPorts { first: 1, last: pid as u16 },
                 FromImage::Release(port),
                 FromImage::Resolve { hop },
                 FromImage::Groups { groups: vec![hop; queue] },
@@ -327,6 +352,7 @@ mod tests {
                 ToImage::NotAttached { asker: serial, why: text },
                 ToImage::Update { device, serial, change },
                 ToImage::Claimed { port, refused: None },
+                ToImage::Outgoing { first: pid as u16, last: u16::MAX },
                 ToImage::Claimed { port, refused: Some(ClaimRefused::InUse) },
                 ToImage::Neighbour { hop, mac: None },
                 ToImage::Network {

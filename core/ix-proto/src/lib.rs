@@ -29,6 +29,7 @@ pub mod control;
 pub mod crossing;
 pub mod device;
 pub mod groups;
+pub mod keeper;
 pub mod limits;
 pub mod memif;
 pub mod observed;

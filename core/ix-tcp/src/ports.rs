@@ -35,8 +35,11 @@ impl Looks {
 /// Chooses local ports of outgoing connections, for one elastic thread.
 pub struct PortSelector {
     key: Key,
-    low: u16,
-    high: u16,
+    /// The first port of each range, and how many ports the ranges before it have.
+    ranges: Vec<(u32, u16)>,
+    count: u32,
+    /// The last search has looked at more than half of all.
+    is_crowded: bool,
     counters: [u16; COUNTERS],
 }
 
@@ -48,7 +51,31 @@ impl PortSelector {
     /// When `low > high` or `low` is 0.
     pub fn new(key: Key, low: u16, high: u16) -> Self {
         assert!(low > 0 && low <= high, "a range of ports, without 0");
-        PortSelector { key, low, high, counters: [0; COUNTERS] }
+        let (ranges, count) = (vec![(0, low)], u32::from(high - low) + 1);
+        PortSelector { key, ranges, count, is_crowded: false, counters: [0; COUNTERS] }
+    }
+
+    /// Chooses among the ports of these ranges from now on, which have none in common, and of which
+    /// there is one at least; first and last port of each.
+    pub fn set_ranges(&mut self, ranges: &[(u16, u16)]) {
+        (self.count, self.is_crowded) = (0, false);
+        self.ranges.clear();
+        for (first, last) in ranges {
+            self.ranges.push((self.count, *first));
+            self.count += u32::from(last.saturating_sub(*first)) + 1;
+        }
+    }
+
+    /// The port of this number among those of all ranges.
+    fn port(&self, number: u32) -> u16 {
+        let behind = self.ranges.partition_point(|(before, _)| *before <= number);
+        let (before, first) = self.ranges[behind.saturating_sub(1)];
+        first + (number - before) as u16
+    }
+
+    /// Whether the last search has found nothing, or nothing for long: more ports would do good.
+    pub fn is_crowded(&self) -> bool {
+        self.is_crowded
     }
 
     /// A local port for a connection from `local` to `remote`, or `None` when `accept` refuses
@@ -68,18 +95,20 @@ impl PortSelector {
         let destination = FlowTuple { local, remote, local_port: 0, remote_port };
         let offset = self.key.hash(Purpose::PortOffset, &destination, &[]) as u32;
         let index = self.key.hash(Purpose::PortIndex, &destination, &[]) as usize % COUNTERS;
-        let counter = &mut self.counters[index];
-        let range = u32::from(self.high) - u32::from(self.low) + 1;
-        let start = (offset % range) + u32::from(*counter) + (random & 1);
+        let counter = self.counters[index];
+        let range = self.count;
+        let start = (offset % range) + u32::from(counter) + (random & 1);
         let most = looks.most().min(range);
-        let port_at = |step| self.low + ((start + step) % range) as u16;
+        let port_at = |step| self.port((start + step) % range);
         let found = (0..most).find(|step| accept(port_at(*step)));
         let looked = found.map_or(most, |step| step + 1);
         looks.took(looked);
+        let found = found.map(port_at);
+        self.is_crowded = found.is_none() || looked > range / 2;
         if found.is_some() || looked < range {
-            *counter = ((u32::from(*counter) + (random & 1) + looked) % range) as u16;
+            self.counters[index] = ((u32::from(counter) + (random & 1) + looked) % range) as u16;
         }
-        found.map(port_at)
+        found
     }
 }
 
@@ -172,6 +201,25 @@ mod tests {
             None
         );
         assert_eq!(asked.len(), 65_535);
+    }
+
+    #[test]
+    fn several_ranges_are_used_as_one() {
+        let mut ports = PortSelector::new(KEY, 100, 163);
+        ports.set_ranges(&[(100, 163), (40_000, 40_063), (7, 7)]);
+        let mut taken = HashSet::new();
+        for nth in 1..=129 {
+            let port =
+                ports.select(LOCAL, REMOTE, 80, nth, &mut all(), |port| !taken.contains(&port));
+            assert!(taken.insert(port.expect("one is free")), "{nth}");
+            if nth <= 8 {
+                assert!(!ports.is_crowded());
+            }
+        }
+        let expected: HashSet<u16> = (100..=163).chain(40_000..=40_063).chain([7]).collect();
+        assert_eq!(taken, expected);
+        let none = ports.select(LOCAL, REMOTE, 80, 0, &mut all(), |port| !taken.contains(&port));
+        assert!(none.is_none() && ports.is_crowded());
     }
 
     #[test]

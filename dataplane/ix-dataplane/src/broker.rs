@@ -72,6 +72,8 @@ pub enum FromBroker {
         /// Why it cannot be had.
         refused: Option<ClaimRefused>,
     },
+    /// More ports for outgoing connections: first and last; the first 0: there are none.
+    Outgoing(u16, u16),
     /// What Linux knows of a next hop.
     Neighbour {
         /// The next hop.

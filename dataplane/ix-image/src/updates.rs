@@ -123,6 +123,9 @@ impl UpdateSource for ChannelUpdates {
                 Ok(ToImage::Claimed { port, refused }) => {
                     return Some(FromBroker::Claimed { port, refused });
                 }
+                Ok(ToImage::Outgoing { first, last }) => {
+                    return Some(FromBroker::Outgoing(first, last));
+                }
                 Ok(ToImage::Neighbour { hop, mac }) => {
                     return Some(FromBroker::Neighbour { hop, mac });
                 }

@@ -3,7 +3,7 @@
 use ix_entry::Channel;
 use ix_netdev::{Conflict, HeldPorts, HostNet, Neighbour, Network, Transport};
 use ix_proto::{ClaimRefused, Codec, FromImage, SharedPort, ToImage};
-use ix_sys::say;
+use ix_sys::{random, say};
 use ix_wire::IpAddr;
 use std::collections::VecDeque;
 use std::io;
@@ -37,6 +37,9 @@ impl SharedAddress {
         let network = shared.net.network().clone();
         // A dataplane before this one may have had others.
         shared.follow(&network);
+        for (first, last) in shared.ports.added() {
+            shared.tell(ToImage::Outgoing { first, last });
+        }
         shared
     }
 
@@ -132,6 +135,10 @@ impl SharedAddress {
                 let refused = self.claim(*port).err();
                 self.tell(ToImage::Claimed { port: *port, refused });
             }
+            FromImage::WantPorts { count } => self.add_outgoing(*count),
+            FromImage::ReturnPorts { first, last } => {
+                self.ports.return_outgoing((*first, *last));
+            }
             FromImage::Release(port) => self.ports.release(transport(*port), port.number),
             FromImage::Resolve { hop } => {
                 let known = self.net.want((*hop).into());
@@ -140,6 +147,20 @@ impl SharedAddress {
             _ => return,
         }
         self.send(channel);
+    }
+
+    /// Takes more ports for outgoing connections.
+    fn add_outgoing(&mut self, count: u16) {
+        let mut seed = [0; 8];
+        // Without randomness the search begins somewhere else than others expect, no more.
+        let _ = random::fill(&mut seed);
+        let new = self.ports.add_outgoing(count, u64::from_le_bytes(seed));
+        if new.is_empty() {
+            self.tell(ToImage::Outgoing { first: 0, last: 0 });
+        }
+        for (first, last) in new {
+            self.tell(ToImage::Outgoing { first, last });
+        }
     }
 
     fn claim(&self, port: SharedPort) -> Result<(), ClaimRefused> {

@@ -81,6 +81,8 @@ pub fn equip(
             | FromImage::NotJoined { .. }
             | FromImage::Parted { .. }
             | FromImage::Claim(_)
+            | FromImage::WantPorts { .. }
+            | FromImage::ReturnPorts { .. }
             | FromImage::Release(_)
             | FromImage::Resolve { .. }
             | FromImage::Groups { .. }

@@ -3,6 +3,8 @@
 //! Behind each owned port stands a bound socket of Linux: so a port that Linux has already is
 //! refused, and nobody else gets one that IX has. The kernel closes the sockets whatever happens to
 //! this process, and removes the XDP program with its link: then Linux has the ports again.
+use crate::afxdp::Maps;
+use crate::keeper::{Kept, KeptProgram, OWNERS, TO_SOCKETS};
 use crate::listeners;
 use ix_sys::bpf::{Map, MapKind, Memory};
 use ix_sys::socket::{self, bind_inet, set_option};
@@ -10,7 +12,7 @@ use ix_sys::{Error, process};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, Shutdown, SocketAddr, SocketAddrV6, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, SocketAddrV6, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -30,6 +32,12 @@ const LOCAL_PORTS_DEFAULT: (u16, u16) = (32_768, 60_999);
 /// First port that everybody may bind.
 const UNPRIVILEGED: &str = "/proc/sys/net/ipv4/ip_unprivileged_port_start";
 
+/// What fails where BPF is not allowed.
+const NO_MAP: &str = "cannot make a BPF map for ports";
+/// The owner of ports where there is no keeper.
+const ALONE: u32 = 1;
+/// Ports that are added to those for outgoing connections at once.
+const ADDED_AT_ONCE: u16 = 64;
 /// Most users that a program has been.
 const USERS_MAX: usize = 16;
 /// Most sockets of the program on Linux that are known.
@@ -76,24 +84,49 @@ pub struct HeldPorts {
     /// File numbers of the program's sockets on Linux, through which it hears the host itself.
     /// None: they are not told, so nobody's are known.
     own_sockets: Mutex<Option<BTreeSet<u64>>>,
-    pub(crate) owned: Map,
-    pub(crate) fragments: Memory<FRAGMENT_KEY>,
-    pub(crate) fragments_v6: Memory<FRAGMENT_KEY_V6>,
+    /// The maps of the XDP program; where the run has a link only the first one is there.
+    owned: Map,
+    rest: Option<Rest>,
+    /// The number of this run among the owners of ports.
+    owner: u32,
+    kept: Option<Kept>,
     held: Mutex<BTreeMap<(Transport, u16), Held>>,
+    /// Ranges of TCP ports for outgoing connections beside the first block.
+    added: Mutex<Vec<(u16, u16)>>,
+}
+
+/// The maps beside that of ports.
+struct Rest {
+    fragments: Memory<FRAGMENT_KEY>,
+    fragments_v6: Memory<FRAGMENT_KEY_V6>,
+    owners: Map,
+    links: Map,
+}
+
+impl Rest {
+    fn new(owner: u32) -> io::Result<Rest> {
+        let owners = Map::new(MapKind::Array, c"ix_owners", OWNERS)?;
+        owners.set(owner, TO_SOCKETS)?;
+        Ok(Rest {
+            fragments: Memory::new(c"ix_fragments", FRAGMENTED)?,
+            fragments_v6: Memory::new(c"ix_fragments6", FRAGMENTED)?,
+            owners,
+            links: Map::new(MapKind::Dev, c"ix_links", OWNERS)?,
+        })
+    }
 }
 
 /// What keeps Linux from a port.
 struct Held {
-    sockets: Vec<(IpAddr, OwnedFd)>,
+    /// For each address one, or one for all that there are and will be.
+    sockets: Vec<(Option<IpAddr>, OwnedFd)>,
     /// Sockets of the program's users may share it.
     shares: bool,
 }
 
-/// Beside whom a port is held.
+/// Beside whom a port of the program is held.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum How {
-    /// Nobody.
-    Alone,
     /// Sockets of the program's users.
     Shares,
     /// The same, and ended connections (`SO_REUSEADDR`).
@@ -122,24 +155,100 @@ impl HeldPorts {
     /// on Linux may share a port: a program hears connections from the host itself through such a
     /// socket.
     pub fn new(addresses: Vec<IpAddr>, interface: u32, user: u32) -> Result<HeldPorts, Error> {
-        let made = |e| Error::new("cannot make a BPF map for ports", e);
+        let made = |e| Error::new(NO_MAP, e);
         let owned = Map::new(MapKind::Array, c"ix_ports", 2 * PORTS).map_err(made)?;
-        let fragments = Memory::new(c"ix_fragments", FRAGMENTED).map_err(made)?;
-        let fragments_v6 = Memory::new(c"ix_fragments6", FRAGMENTED).map_err(made)?;
+        let rest = Rest::new(ALONE).map_err(made)?;
+        Ok(HeldPorts::with((addresses, interface), user, (owned, Some(rest)), (ALONE, None)))
+    }
+
+    /// The same beside other runs that share the interface of this name: its keeper is asked for a
+    /// part, and started by `start` if there is none. `threads`: how many queues a link should
+    /// have.
+    pub fn join(
+        (addresses, interface): (Vec<IpAddr>, u32),
+        user: u32,
+        (name, threads): (&str, u32),
+        start: impl Fn() -> io::Result<()>,
+    ) -> Result<HeldPorts, Error> {
+        let failed = |e| Error::new(format!("cannot ask the keeper of {name}"), e);
+        let own: Vec<_> = addresses.iter().map(|own| (*own).into()).collect();
+        let (kept, maps) = Kept::join(name, threads, &own, start).map_err(failed)?;
+        let owner = kept.owner();
+        let mut maps = maps.into_iter();
+        let mut next = || maps.next();
+        let maps = match (next(), next(), next(), next(), next()) {
+            (None, ..) => {
+                let made = |e| Error::new(NO_MAP, e);
+                let owned = Map::new(MapKind::Array, c"ix_ports", 2 * PORTS).map_err(made)?;
+                (owned, Some(Rest::new(owner).map_err(made)?))
+            }
+            (Some(owned), Some(fragments), Some(fragments_v6), Some(owners), Some(links)) => {
+                let (fragments, fragments_v6) = (Memory::of(fragments), Memory::of(fragments_v6));
+                let (owners, links) = (Map::of(owners), Map::of(links));
+                (Map::of(owned), Some(Rest { fragments, fragments_v6, owners, links }))
+            }
+            (Some(owned), ..) => (Map::of(owned), None),
+        };
+        Ok(HeldPorts::with((addresses, interface), user, maps, (owner, Some(kept))))
+    }
+
+    fn with(
+        (addresses, interface): (Vec<IpAddr>, u32),
+        user: u32,
+        (owned, rest): (Map, Option<Rest>),
+        (owner, kept): (u32, Option<Kept>),
+    ) -> HeldPorts {
         let (users, addresses) = (Mutex::new(vec![user]), Mutex::new(addresses));
-        let (own_sockets, held) = Default::default();
+        let (own_sockets, held, added) = Default::default();
         let interface = AtomicU32::new(interface);
-        Ok(HeldPorts {
+        HeldPorts {
             addresses,
             interface,
             user,
             users,
             own_sockets,
             owned,
-            fragments,
-            fragments_v6,
+            rest,
+            owner,
+            kept,
             held,
-        })
+            added,
+        }
+    }
+
+    /// This run's part of the interface, if it has a keeper.
+    pub(crate) fn kept(&self) -> Option<&Kept> {
+        self.kept.as_ref()
+    }
+
+    /// The interface by which the run has its packets, if another one has the queues.
+    pub fn link(&self) -> Option<&str> {
+        self.kept.as_ref()?.link()
+    }
+
+    /// Ends this run's part of the interface.
+    pub fn leave(&self) {
+        self.kept.iter().for_each(Kept::leave);
+    }
+
+    /// What the program on the interface looks at.
+    pub(crate) fn maps<'a>(&'a self, sockets: &'a Map) -> Maps<'a> {
+        let rest = self.rest.as_ref().expect("a run with the queues has all maps");
+        let Rest { fragments, fragments_v6, owners, links } = rest;
+        Maps { sockets, owned: &self.owned, owners, links, fragments, fragments_v6 }
+    }
+
+    /// Gives the keeper the program that was attached.
+    pub(crate) fn give(&self, kept: &Kept, program: KeptProgram) -> io::Result<()> {
+        let rest = self.rest.as_ref().ok_or(io::ErrorKind::Unsupported)?;
+        let copies = [
+            self.owned.copy()?,
+            rest.fragments.copy()?,
+            rest.fragments_v6.copy()?,
+            rest.owners.copy()?,
+            rest.links.copy()?,
+        ];
+        kept.own(program, copies.each_ref().map(AsFd::as_fd))
     }
 
     /// The interface was made again and has this number.
@@ -191,35 +300,54 @@ impl HeldPorts {
         if self.user != 0 && port < unprivileged_port() {
             return Err(io::Error::from_raw_os_error(libc::EACCES));
         }
-        self.take(transport, port, true)
-    }
-
-    fn take(&self, transport: Transport, port: u16, shares: bool) -> io::Result<()> {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         if held.contains_key(&(transport, port)) {
             return Ok(());
         }
         let is_tcp = transport == Transport::Tcp;
-        if shares && is_tcp && self.is_anothers(port) {
+        // Another run's holder of the same user would share it.
+        if self.is_another_runs(transport, port) || is_tcp && self.is_anothers(port) {
             return Err(io::Error::from_raw_os_error(libc::EADDRINUSE));
         }
-        let how = if shares { How::Shares } else { How::Alone };
-        let bound = self.bind_all((transport, port), &self.addresses(), how);
+        let bound = self.bind_all((transport, port), &self.addresses(), How::Shares);
         let (sockets, is_reused) = match bound {
-            Err(e) if e.raw_os_error() == Some(libc::EADDRINUSE) && shares && is_tcp => {
+            Err(e) if e.raw_os_error() == Some(libc::EADDRINUSE) && is_tcp => {
                 // Connections of a server that has just stopped may be in TIME-WAIT.
                 (self.bind_all((transport, port), &self.addresses(), How::Reuses)?, true)
             }
             bound => (bound?, false),
         };
-        self.owned.set(key(transport, port), 1)?;
+        self.owned.set(key(transport, port), self.owner)?;
         if is_reused
             && let Err(e) = sockets.iter().try_for_each(|(_, socket)| close_to_others(socket))
         {
             let _ = self.owned.set(key(transport, port), 0);
             return Err(e);
         }
-        held.insert((transport, port), Held { sockets, shares });
+        if self.is_another_runs(transport, port) {
+            // At the same moment.
+            return Err(io::Error::from_raw_os_error(libc::EADDRINUSE));
+        }
+        held.insert((transport, port), Held { sockets, shares: true });
+        Ok(())
+    }
+
+    /// Whether a port is that of another run on the interface.
+    fn is_another_runs(&self, transport: Transport, port: u16) -> bool {
+        let owner = self.owned.get(key(transport, port));
+        owner.is_ok_and(|owner| owner != 0 && owner != self.owner)
+    }
+
+    /// Takes a port for connections that IX opens, which nobody else may have on any address.
+    fn take_alone(&self, transport: Transport, port: u16) -> io::Result<()> {
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        if held.contains_key(&(transport, port)) {
+            return Err(io::Error::from_raw_os_error(libc::EADDRINUSE));
+        }
+        let socket = bind_everywhere(transport, port)?;
+        self.owned.set(key(transport, port), self.owner)?;
+        let sockets = vec![(None, socket)];
+        held.insert((transport, port), Held { sockets, shares: false });
         Ok(())
     }
 
@@ -241,8 +369,9 @@ impl HeldPorts {
                 continue;
             }
             let bind = |(&(transport, port), held): (&(Transport, u16), &Held)| {
-                let how = if held.shares { How::Shares } else { How::Alone };
-                let bound = self.bind_all((transport, port), &[*address], how);
+                // A socket for all addresses holds it there as well.
+                let addresses: &[IpAddr] = if held.shares { &[*address] } else { &[] };
+                let bound = self.bind_all((transport, port), addresses, How::Shares);
                 bound.map_err(|_| Conflict { address: *address, transport, port })
             };
             match held.iter().map(bind).collect::<Result<Vec<_>, _>>() {
@@ -254,7 +383,7 @@ impl HeldPorts {
             }
         }
         for held in held.values_mut() {
-            held.sockets.retain(|(address, _)| after.contains(address));
+            held.sockets.retain(|(at, _)| at.is_none_or(|address| after.contains(&address)));
         }
         *self.addresses.lock().unwrap_or_else(PoisonError::into_inner) = after;
         conflicts
@@ -266,15 +395,13 @@ impl HeldPorts {
         (transport, port): (Transport, u16),
         addresses: &[IpAddr],
         how: How,
-    ) -> io::Result<Vec<(IpAddr, OwnedFd)>> {
+    ) -> io::Result<Vec<(Option<IpAddr>, OwnedFd)>> {
         let users = self.users.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        // Only a port that is shared can be another user's.
-        let users = if how == How::Alone { &users[..1] } else { &users[..] };
         let mut bound = Err(io::Error::from_raw_os_error(libc::EADDRINUSE));
-        for user in users {
+        for user in &users {
             let bind = |address: &IpAddr| {
                 let socket = self.bind(transport, *address, port, how, *user)?;
-                Ok((*address, socket))
+                Ok((Some(*address), socket))
             };
             bound = addresses.iter().map(bind).collect::<io::Result<Vec<_>>>();
             if !bound.as_ref().is_err_and(|e| e.raw_os_error() == Some(libc::EADDRINUSE)) {
@@ -295,14 +422,11 @@ impl HeldPorts {
         let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
         let open = || socket::open(family, transport.socket_kind());
         let socket = process::with_file_user(user, open)?;
-        if how != How::Alone {
-            set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
-        }
+        set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
         if how == How::Reuses {
             set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
         }
-        // Datagrams from the host itself are for nobody here.
-        let _ = set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF, 0);
+        hear_nothing(transport, &socket);
         let at = match address {
             IpAddr::V6(own) if own.is_unicast_link_local() => {
                 SocketAddrV6::new(own, port, 0, self.interface.load(Ordering::Relaxed)).into()
@@ -327,6 +451,50 @@ impl HeldPorts {
     /// connections, where nobody but such connections looks for ports. `seed` chooses the place to
     /// look first.
     pub fn hold_block(&self, count: u16, seed: u64) -> io::Result<(u16, u16)> {
+        self.find_block(count, seed, &Transport::ALL)
+    }
+
+    /// Takes ranges of about `count` more TCP ports for outgoing connections, and fewer if Linux
+    /// uses many: half of its range stays its own.
+    pub fn add_outgoing(&self, count: u16, seed: u64) -> Vec<(u16, u16)> {
+        let (first, last) = local_ports();
+        let mut added = self.added.lock().unwrap_or_else(PoisonError::into_inner);
+        let has = added.len() * usize::from(ADDED_AT_ONCE);
+        let most = usize::from((last - first) / 2).saturating_sub(has);
+        let blocks = usize::from(count).min(most) / usize::from(ADDED_AT_ONCE);
+        let mut new = Vec::new();
+        let mut seed = seed;
+        for _ in 0..blocks {
+            let Ok(block) = self.find_block(ADDED_AT_ONCE, seed, &[Transport::Tcp]) else { break };
+            // The next one is likely free.
+            seed = u64::from(block.1 - first) + 1;
+            new.push(block);
+        }
+        added.extend(&new);
+        new
+    }
+
+    /// Ranges that were added, for a dataplane that begins.
+    pub fn added(&self) -> Vec<(u16, u16)> {
+        self.added.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Gives back a range that was added.
+    pub fn return_outgoing(&self, range: (u16, u16)) {
+        let mut added = self.added.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = added.len();
+        added.retain(|has| *has != range);
+        if added.len() != before {
+            (range.0..=range.1).for_each(|port| self.release(Transport::Tcp, port));
+        }
+    }
+
+    fn find_block(
+        &self,
+        count: u16,
+        seed: u64,
+        transports: &[Transport],
+    ) -> io::Result<(u16, u16)> {
         let (first, last) = local_ports();
         let places = u64::from(last - first) + 1;
         let mut at = 0;
@@ -338,7 +506,7 @@ impl HeldPorts {
                 continue;
             }
             let start = first + start as u16;
-            match self.hold_range(start, start + (count - 1)) {
+            match self.hold_range((start, start + (count - 1)), transports) {
                 Ok(()) => return Ok((start, start + (count - 1))),
                 Err((taken, e)) if e.raw_os_error() == Some(libc::EADDRINUSE) => {
                     at += u64::from(taken - start) + 1;
@@ -350,20 +518,50 @@ impl HeldPorts {
     }
 
     /// All of these, or none; the error says at which one.
-    fn hold_range(&self, first: u16, last: u16) -> Result<(), (u16, io::Error)> {
+    fn hold_range(
+        &self,
+        (first, last): (u16, u16),
+        transports: &[Transport],
+    ) -> Result<(), (u16, io::Error)> {
+        let mut taken = Vec::new();
         for port in first..=last {
-            for transport in Transport::ALL {
-                if let Err(e) = self.take(transport, port, false) {
-                    for port in first..=port {
-                        for transport in Transport::ALL {
-                            self.release(transport, port);
-                        }
-                    }
+            for transport in transports {
+                if let Err(e) = self.take_alone(*transport, port) {
+                    taken.into_iter().for_each(|(transport, port)| self.release(transport, port));
                     return Err((port, e));
                 }
+                taken.push((*transport, port));
             }
         }
         Ok(())
+    }
+}
+
+/// A socket that keeps everybody from a port of both families, on all addresses.
+fn bind_everywhere(transport: Transport, port: u16) -> io::Result<OwnedFd> {
+    let bind = |family, at: IpAddr| {
+        let socket = socket::open(family, transport.socket_kind())?;
+        if at.is_ipv6() {
+            set_option(socket.as_fd(), libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 0)?;
+        }
+        hear_nothing(transport, &socket);
+        bind_inet(socket.as_fd(), (at, port).into())?;
+        Ok(socket)
+    };
+    let v6: io::Result<OwnedFd> = bind(libc::AF_INET6, Ipv6Addr::UNSPECIFIED.into());
+    match v6.as_ref().map_err(io::Error::raw_os_error) {
+        // Linux has no IPv6.
+        Err(Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL)) => {
+            bind(libc::AF_INET, Ipv4Addr::UNSPECIFIED.into())
+        }
+        _ => v6,
+    }
+}
+
+/// Datagrams from the host itself are for nobody here.
+fn hear_nothing(transport: Transport, socket: &OwnedFd) {
+    if transport == Transport::Udp {
+        let _ = set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF, 0);
     }
 }
 

@@ -141,10 +141,7 @@ const IFA_F_DEPRECATED: u32 = 0x20;
 const IFA_F_TENTATIVE: u32 = 0x40;
 
 /// Addresses with their prefix lengths and flags.
-fn addresses_with_flags(
-    asks: &mut Netlink,
-    index: u32,
-) -> Result<Vec<(IpAddr, u8, u32)>, Error> {
+fn addresses_with_flags(asks: &mut Netlink, index: u32) -> Result<Vec<(IpAddr, u8, u32)>, Error> {
     /// The flags of which the message's head has eight bits.
     const IFA_FLAGS: u16 = 8;
     // Of `struct ifaddrmsg`: family, prefix length, flags, scope, index.

@@ -273,7 +273,8 @@ fn routes_are_those_of_linux() {
     changed("more of ours", "route del 172.16.0.0/12", &by([172, 16, 4, 1], "10.9.0.9"));
     changed("one address less", "addr del 10.9.0.3/24 dev ix0", &|network| {
         let source = route(network, [172, 16, 5, 1]).map(|(source, ..)| source);
-        network.addresses == [(own.into(), 24)] && source.is_none_or(|source| source == own.to_string())
+        network.addresses == [(own.into(), 24)]
+            && source.is_none_or(|source| source == own.to_string())
     });
     // Linux tells nobody of routes that go with the link.
     changed("the link falls", "link set ix0 down", &|network| {

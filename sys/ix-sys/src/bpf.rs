@@ -97,6 +97,19 @@ impl Map {
         create_map(kind, name, entries, (4, 4), map_flags).map(Map)
     }
 
+    /// The map of a descriptor that another process has sent: one of such keys and values.
+    pub fn of(fd: OwnedFd) -> Map {
+        Map(fd)
+    }
+
+    /// Reads `map[key]` of an array.
+    pub fn get(&self, key: u32) -> io::Result<u32> {
+        let mut value = 0u32;
+        let at = (&raw mut value).expose_provenance() as u64;
+        element(&self.0, COMMAND_MAP_LOOKUP, key, at)?;
+        Ok(value)
+    }
+
     /// Sets `map[key]`. A program that runs meanwhile sees the old or the new value.
     pub fn set(&self, key: u32, value: u32) -> io::Result<()> {
         element(&self.0, COMMAND_MAP_UPDATE, key, (&raw const value).expose_provenance() as u64)
@@ -156,6 +169,16 @@ impl<const KEY: usize> Memory<KEY> {
     /// A map of at most so many entries.
     pub fn new(name: &CStr, entries: u32) -> io::Result<Memory<KEY>> {
         create_map(MapKind::LruHash, name, entries, (KEY as u32, 4), 0).map(Memory)
+    }
+
+    /// The map of a descriptor that another process has sent: one of such keys.
+    pub fn of(fd: OwnedFd) -> Memory<KEY> {
+        Memory(fd)
+    }
+
+    /// Makes another descriptor of the map.
+    pub fn copy(&self) -> io::Result<OwnedFd> {
+        self.0.try_clone()
     }
 
     /// Number of its descriptor, for programs.

@@ -1,7 +1,7 @@
 //! The cycle: calls out, answers and event conditions in.
 use super::connection::Connection;
 use super::flow::{EMIT_CALLS, Emitted};
-use super::{Engine, FETCH_AHEAD, Listener, Pending, User};
+use super::{Begin, Engine, FETCH_AHEAD, Listener, Pending, User};
 use crate::error::{Dead, Error};
 use crate::raw::receive::Datagram;
 use crate::raw::{Event, Received, TxArena, Wait, call};
@@ -276,6 +276,8 @@ impl<U: User> Engine<U> {
                 }
             }
             Pending::Rename(cookie, old) => self.renamed(cookie, old, answer),
+            // The broker is asked for the port, or for more ports.
+            Pending::Connect(cookie) if answer == Err(Error::Again) => self.connect_again(cookie),
             Pending::Connect(cookie) => self.connect_answered(cookie, answer),
             // Linux is asked for the port.
             Pending::Listen(id) if answer == Err(Error::Again) => {
@@ -314,7 +316,23 @@ impl<U: User> Engine<U> {
         }
     }
 
+    fn connect_again(&mut self, cookie: Cookie) {
+        let Some(connection) = self.connections.get(cookie) else { return };
+        let to = connection.peer;
+        let named = self.named.iter().find(|(of, _)| *of == cookie).map(|(_, from)| *from);
+        let again = match named {
+            None => call::connect(cookie, to, 0),
+            Some(Begin::Port(port)) => call::connect(cookie, to, port),
+            Some(Begin::At(from)) => call::connect_from(cookie, to, from),
+        };
+        self.asks_for_port = true;
+        self.make(again, Pending::Connect(cookie));
+    }
+
     fn connect_answered(&mut self, cookie: Cookie, answer: Result<u64, Error>) {
+        if !self.named.is_empty() {
+            self.named.retain(|(of, _)| *of != cookie);
+        }
         match answer {
             Ok(handle) => {
                 if let Some(connection) = self.connections.get_mut(cookie) {

@@ -128,6 +128,15 @@ pub(crate) enum Pending<C> {
     User(C),
 }
 
+/// Where a connection begins.
+#[derive(Clone, Copy)]
+enum Begin {
+    /// At this port.
+    Port(u16),
+    /// At this address, and at any port if that is 0.
+    At(SocketAddr),
+}
+
 /// The connections, listeners and UDP sockets of one elastic thread.
 pub struct Engine<U: User> {
     connections: Table<Connection<U::Connection>>,
@@ -139,6 +148,8 @@ pub struct Engine<U: User> {
     starved: Vec<Cookie>,
     /// A port is asked for, perhaps once more: no event says that the answer is there.
     asks_for_port: bool,
+    /// Where connections begin that were asked for and not answered, if their user has said it.
+    named: Vec<(Cookie, Begin)>,
     /// The answers of the batch decide what is appended next.
     unfinished: bool,
     memory: Memory,
@@ -167,6 +178,7 @@ impl<U: User> Engine<U> {
             failed: Vec::new(),
             starved: Vec::new(),
             asks_for_port: false,
+            named: Vec::new(),
             unfinished: false,
             memory: Memory::new(),
             groups: None,
@@ -325,6 +337,9 @@ impl<U: User> Engine<U> {
     /// What is sent before that waits. `local_port` 0: any.
     pub fn connect(&mut self, to: SocketAddr, local_port: u16, state: U::Connection) -> Cookie {
         let cookie = self.connections.insert(Connection::new(0, false, to, state));
+        if local_port != 0 {
+            self.named.push((cookie, Begin::Port(local_port)));
+        }
         self.make(call::connect(cookie, to, local_port), Pending::Connect(cookie));
         cookie
     }
@@ -337,6 +352,7 @@ impl<U: User> Engine<U> {
         state: U::Connection,
     ) -> Cookie {
         let cookie = self.connections.insert(Connection::new(0, false, to, state));
+        self.named.push((cookie, Begin::At(from)));
         self.make(call::connect_from(cookie, to, from), Pending::Connect(cookie));
         cookie
     }

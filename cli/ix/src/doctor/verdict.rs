@@ -2,7 +2,7 @@
 use ix_netdev::{Link, MTU_WITHOUT_FRAGS, Namespace, XdpSupport, xdp_support};
 use ix_sys::cpu;
 use serde_json::{Value, json};
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 /// What was found of an interface.
 #[derive(Clone, Debug, Default)]
@@ -14,7 +14,7 @@ struct Facts {
     is_tap: bool,
     queues: u32,
     mtu: usize,
-    addresses: Vec<(Ipv4Addr, u8)>,
+    addresses: Vec<(IpAddr, u8)>,
     /// `None`: the kernel cannot say it.
     xdp: Option<XdpSupport>,
     /// The number of an XDP program that is there.
@@ -57,7 +57,7 @@ impl Verdict {
         let queues =
             if self.queues == 1 { "one queue" } else { &format!("{} queues", self.queues) };
         let addresses = match self.addresses.is_empty() {
-            true => "no IPv4 address".to_owned(),
+            true => "no address of Linux".to_owned(),
             false => format!("Linux has {}", self.addresses.join(", ")),
         };
         let state = match self.why_not.is_empty() {
@@ -91,7 +91,7 @@ fn facts(here: &Namespace, link: &Link) -> Facts {
         is_tap: link.kind == "tun",
         queues: channels.as_ref().map_or(1, |c| c.rx.max(c.combined).max(1)),
         mtu: link.mtu as usize,
-        addresses: here.ipv4_addresses(link.index).unwrap_or_default(),
+        addresses: addresses_to_share(&here, link.index),
         xdp: xdp_support(link.index).ok(),
         program: here.xdp_program(&link.name).ok().flatten(),
         cpus: cpu::allowed(),
@@ -162,6 +162,14 @@ fn run(facts: &Facts) -> String {
     }
 }
 
+/// Addresses of Linux on an interface that a run would share and others know. Those of the link,
+/// which it would share as well, say little.
+fn addresses_to_share(here: &Namespace, index: u32) -> Vec<(IpAddr, u8)> {
+    let all = here.usable_addresses(index).unwrap_or_default();
+    let is_of_link = |own: &IpAddr| matches!(own, IpAddr::V6(own) if own.is_unicast_link_local());
+    all.into_iter().filter(|(own, _)| !is_of_link(own)).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -173,7 +181,7 @@ mod tests {
             has_ethernet: true,
             queues: 2,
             mtu: 1500,
-            addresses: vec![(Ipv4Addr::new(10, 0, 3, 5), 22)],
+            addresses: vec![([10, 0, 3, 5].into(), 22)],
             xdp: Some(XdpSupport { native: true, zero_copy: false, frags: false }),
             cpus: vec![0, 1, 2],
             ..Facts::default()

@@ -36,6 +36,8 @@ mod shared_address;
 mod shared_cores;
 mod shared_ipv6;
 mod shared_network;
+mod shared_ports;
+mod shared_runs;
 mod top;
 mod turns;
 mod vnic;

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// A service of Linux on the same address, such as ssh.
-const LINUX: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 88, 0, 2), 22);
+pub const LINUX: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 88, 0, 2), 22);
 
 /// A private link on whose near end Linux has the service's address.
 pub fn on_linux_address(test: &str) -> Option<TestNet> {
@@ -34,14 +34,14 @@ pub fn run_echo(net: &TestNet) -> Process {
 }
 
 /// A session of Linux that goes on for as long as this lives: each byte must come back.
-struct Session {
+pub struct Session {
     stop: Arc<AtomicBool>,
     count: Arc<AtomicU64>,
     client: Option<std::thread::JoinHandle<()>>,
 }
 
 impl Session {
-    fn start(net: &TestNet) -> Session {
+    pub fn start(net: &TestNet) -> Session {
         let listener = net.server.run(|| TcpListener::bind(LINUX)).expect("Linux listens");
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
@@ -71,14 +71,14 @@ impl Session {
 
     /// Some more messages come back.
     #[track_caller]
-    fn goes_on(&self) {
+    pub fn goes_on(&self) {
         let before = self.count.load(Ordering::Relaxed);
         eventually("the session of Linux goes on", || {
             self.count.load(Ordering::Relaxed) > before + 20
         });
     }
 
-    fn end(mut self) {
+    pub fn end(mut self) {
         self.stop.store(true, Ordering::Relaxed);
         self.client.take().expect("once").join().expect("the session was never disturbed");
     }

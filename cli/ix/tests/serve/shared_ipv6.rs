@@ -135,7 +135,9 @@ fn a_dual_stack_program_shares_the_addresses_of_both_families() {
     drop(linux.expect("Linux's service goes on"));
     let nobody = net.client.run(|| TcpStream::connect(by_v6(23))).expect_err("nobody is there");
     assert_eq!(nobody.kind(), ErrorKind::ConnectionRefused);
-    let ping = net.client.run(|| Command::new("ping").args(["-6", "-c1", "-W5"]).arg(SERVICE_V6.to_string()).output());
+    let ping = net.client.run(|| {
+        Command::new("ping").args(["-6", "-c1", "-W5"]).arg(SERVICE_V6.to_string()).output()
+    });
     assert!(ping.is_err() || ping.is_ok_and(|output| output.status.success()), "Linux answers");
     for at in [by_v6(8080), by_v4, (Ipv6Addr::UNSPECIFIED, 8080).into()] {
         let taken = net.server.run(|| TcpListener::bind(at)).expect_err("IX has it");
@@ -180,7 +182,9 @@ fn addresses_of_ipv6_come_and_go() {
     }
     assert!(ip("addr del 2001:db8:88::3/64 dev ixs0"));
     process.wait_for("ix: Linux has 2001:db8:88::3 on ixs0 no more", PATIENCE);
-    let gone = net.client.run(|| TcpStream::connect_timeout(&(second, 8080).into(), Duration::from_millis(300)));
+    let gone = net
+        .client
+        .run(|| TcpStream::connect_timeout(&(second, 8080).into(), Duration::from_millis(300)));
     assert!(gone.is_err(), "nobody has the address");
     net.client.run(|| ask(at, "")).expect("the other one is served");
     process.terminate();

@@ -310,7 +310,7 @@ fn interfaces_that_cannot_be_shared_get_one_line() {
     refused("lo", &["cannot share the address of Linux on lo", "loopback", "ip link"]);
     refused("nosuch", &["no such interface"]);
     ip(&net, "addr flush dev ixs0");
-    refused("ixs0", &["Linux has no IPv4 address there", "--addr"]);
+    refused("ixs0", &["Linux has no address there", "--addr"]);
     for words in [
         "tuntap add ixtun mode tun",
         "addr add 10.90.0.2/24 dev ixtun",
@@ -322,4 +322,35 @@ fn interfaces_that_cannot_be_shared_get_one_line() {
     }
     refused("ixtun", &["no Ethernet header", "tunnel"]);
     refused("ixs0", &["a port of ixbr", "--nic ixbr"]);
+
+    // What else there is can be shared: a bridge, a link above another one, many addresses.
+    let shared = |nic: &str, tells: &[String]| {
+        let run = || {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_ix"));
+            command.args(["run", "--nic", nic, "true"]).output().expect("ix")
+        };
+        let output = net.server.run(run);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(0), "{nic}: {said}");
+        assert!(tells.iter().all(|word| said.contains(word)), "{nic}: {said}");
+        eventually("the interface is as before", || {
+            net.server.xdp_program(nic).expect("asked").is_none()
+        });
+    };
+    for words in [
+        "link set ixbr up",
+        "addr add 10.92.0.2/24 dev ixbr",
+        "link add ixmac link ixbr type macvlan mode bridge",
+        "link set ixmac up",
+    ] {
+        ip(&net, words);
+    }
+    let ten: Vec<String> = (20..30).map(|host| format!("10.91.0.{host}")).collect();
+    ten.iter().for_each(|own| ip(&net, &format!("addr add {own}/24 dev ixmac")));
+    shared("ixbr", &["shares 10.92.0.2 with Linux".to_owned()]);
+    shared("ixmac", &ten);
+    // Somebody else's program.
+    let other = net.server.run(|| ix_netdev::Exchange::open("ixmac")).expect("nobody has one");
+    refused("ixmac", &["another XDP program is attached to `ixmac`", "xdp off"]);
+    drop(other);
 }

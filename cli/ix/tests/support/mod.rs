@@ -282,8 +282,13 @@ impl TestNet {
 
     /// The same with flags for `ix run`.
     pub fn start_shared_with(&self, flags: &[&str], program: &[&str]) -> Service {
+        self.start_shared_as("control.sock", flags, program)
+    }
+
+    /// The same, one of several: its control socket is the file of this name.
+    pub fn start_shared_as(&self, control: &str, flags: &[&str], program: &[&str]) -> Service {
         let (namespace, link) = self.service_link();
-        let control = self.file("control.sock");
+        let control = self.file(control);
         let mut command = namespace.command(env!("CARGO_BIN_EXE_ix"), None);
         command.args(["run", "--domain", &domain(), "--nic", link, "--control"]);
         command.arg(&control).args(flags).args(program);

@@ -160,7 +160,7 @@ impl Flows {
         let Some(group) = self.groups[usize::from(id.group)].as_mut() else { return };
         let Some(port) = group.get(id).map(|flow| flow.tcb.tuple().local_port) else { return };
         let Some(ending) = group.remove(id) else { return };
-        cx.shared.claims.flow_ends(&cx.shared.updates.source, port);
+        cx.shared.claims.flow_ends(&cx.shared.updates.source, port, cx.now_us);
         self.count_ending(cx, ending, -1);
         let counters = &cx.metrics.counters;
         self.count -= 1;

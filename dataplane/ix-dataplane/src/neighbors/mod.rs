@@ -72,6 +72,7 @@ impl Neighbors {
         cx.shared.neighbors.groups(&mut cx.groups);
         self.version = self.next_version();
         self.until_us = cx.now_us + COPY_US;
+        cx.shared.claims.look_for_unused(&cx.shared.updates.source, cx.now_us);
         if std::mem::replace(&mut self.seen, seen) != seen {
             self.send_pending(cx, ports);
         }

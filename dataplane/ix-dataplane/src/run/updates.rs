@@ -36,6 +36,12 @@ impl Io {
                     shared.claims.heard(port, refused);
                     continue;
                 }
+                FromBroker::Outgoing(first, last) => {
+                    if let Some(outgoing) = shared.claims.outgoing() {
+                        outgoing.heard((first, last), now_us);
+                    }
+                    continue;
+                }
                 FromBroker::Neighbour { hop, mac } => {
                     shared.neighbors.heard_from_linux(hop, mac, now_us);
                     let others = (0..shared.threads()).filter(|i| *i != self.cx.index);

@@ -6,6 +6,7 @@
 //! the last flow of a port ends; never for a packet.
 use crate::broker::UpdateSource;
 use crate::config::Config;
+use crate::shared::outgoing::Outgoing;
 use ix_abi::CallError;
 use ix_proto::{ClaimRefused, FromImage, SharedPort};
 use std::collections::BTreeMap;
@@ -17,9 +18,8 @@ const AGAIN_US: u64 = 500_000;
 
 /// The claims of a dataplane.
 pub struct Claims {
-    /// Reserved for outgoing connections for as long as the dataplane runs; none: the addresses are
-    /// IX's own, and so are all ports.
-    block: Option<(u16, u16)>,
+    /// Reserved for outgoing connections; none: the addresses are IX's own, and so are all ports.
+    outgoing: Option<Outgoing>,
     ports: Mutex<Ports>,
     /// Flows of each local port of TCP.
     flows: Box<[AtomicU32]>,
@@ -50,7 +50,7 @@ impl Claims {
     pub(crate) fn new(config: &Config) -> Claims {
         let count = if config.shares_address { 1 << 16 } else { 0 };
         Claims {
-            block: config.shares_address.then_some(config.local_ports),
+            outgoing: config.shares_address.then(|| Outgoing::new(config.local_ports)),
             ports: Mutex::default(),
             flows: (0..count).map(|_| AtomicU32::new(0)).collect(),
         }
@@ -58,12 +58,64 @@ impl Claims {
 
     /// Whether a port needs no claim.
     fn is_free_of_claims(&self, port: u16) -> bool {
-        self.block.is_none_or(|(first, last)| (first..=last).contains(&port))
+        self.outgoing.as_ref().is_none_or(|outgoing| outgoing.is_in_block(port))
     }
 
-    /// A port that a socket without one may get.
+    /// A port that a UDP socket without one may get.
     pub(crate) fn may_choose(&self, port: u16) -> bool {
-        self.block.is_none() || self.is_free_of_claims(port)
+        self.is_free_of_claims(port)
+    }
+
+    /// Ports of outgoing connections, where not all are IX's.
+    pub(crate) fn outgoing(&self) -> Option<&Outgoing> {
+        self.outgoing.as_ref()
+    }
+
+    /// More ports for outgoing connections would do good. Returns whether some may come.
+    #[cold]
+    pub(crate) fn want_more(&self, source: &Source, now_us: u64) -> bool {
+        let Some(outgoing) = &self.outgoing else { return false };
+        let mut source = source.lock().unwrap_or_else(PoisonError::into_inner);
+        outgoing.grow(&mut source, now_us)
+    }
+
+    /// Whether a port that was chosen for a flow is still IX's, now that the flow is counted.
+    pub(crate) fn is_still_outgoing(&self, port: u16) -> bool {
+        self.is_free_of_claims(port) || self.is_added(port)
+    }
+
+    fn is_added(&self, port: u16) -> bool {
+        self.outgoing.as_ref().is_some_and(|outgoing| outgoing.is_added(port))
+    }
+
+    /// Gives back ports of outgoing connections that no flow has. To be called now and then.
+    #[inline]
+    pub(crate) fn look_for_unused(&self, source: &Source, now_us: u64) {
+        if let Some(outgoing) = &self.outgoing
+            && outgoing.version() != 0
+        {
+            self.give_back(outgoing, source, now_us);
+        }
+    }
+
+    #[cold]
+    fn give_back(&self, outgoing: &Outgoing, source: &Source, now_us: u64) {
+        let mut source = source.lock().unwrap_or_else(PoisonError::into_inner);
+        outgoing.give_back(&mut source, &self.flows, now_us);
+    }
+
+    /// Counts a listener, or a connection from a named port, on a port that was added to those of
+    /// outgoing connections, as a flow is counted. Returns whether it is one.
+    fn use_added(&self, port: SharedPort) -> bool {
+        if port.udp || !self.is_added(port.number) {
+            return false;
+        }
+        self.flow_begins(port.number);
+        let is_still = self.is_added(port.number);
+        if !is_still && let Some(count) = self.flows.get(usize::from(port.number)) {
+            count.fetch_sub(1, Ordering::SeqCst);
+        }
+        is_still
     }
 
     /// A user of a port comes. [`CallError::Again`]: the broker has been asked.
@@ -73,7 +125,7 @@ impl Claims {
         port: SharedPort,
         now_us: u64,
     ) -> Result<(), CallError> {
-        if self.is_free_of_claims(port.number) {
+        if self.is_free_of_claims(port.number) || self.use_added(port) {
             return Ok(());
         }
         let (mut source, mut ports) = self.lock(source);
@@ -104,6 +156,13 @@ impl Claims {
         if self.is_free_of_claims(port.number) {
             return;
         }
+        if !port.udp && self.is_added(port.number) {
+            // It was counted, so the port was not given back.
+            if let Some(count) = self.flows.get(usize::from(port.number)) {
+                count.fetch_sub(1, Ordering::SeqCst);
+            }
+            return;
+        }
         let (mut source, mut ports) = self.lock(source);
         if let Some(claim) = ports.get_mut(&port) {
             claim.users = claim.users.saturating_sub(1);
@@ -125,21 +184,24 @@ impl Claims {
     #[inline]
     pub(crate) fn flow_begins(&self, port: u16) {
         if let Some(count) = self.flows.get(usize::from(port)) {
-            count.fetch_add(1, Ordering::Relaxed);
+            count.fetch_add(1, Ordering::SeqCst);
         }
     }
 
     /// A flow of a local port of TCP is gone.
     #[inline]
-    pub(crate) fn flow_ends(&self, source: &Source, port: u16) {
+    pub(crate) fn flow_ends(&self, source: &Source, port: u16, now_us: u64) {
         let Some(count) = self.flows.get(usize::from(port)) else { return };
-        if count.fetch_sub(1, Ordering::Relaxed) == 1 {
-            self.last_flow_ended(source, port);
+        if count.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.last_flow_ended(source, port, now_us);
         }
     }
 
     #[cold]
-    fn last_flow_ended(&self, source: &Source, number: u16) {
+    fn last_flow_ended(&self, source: &Source, number: u16, now_us: u64) {
+        if self.is_added(number) {
+            return self.look_for_unused(source, now_us);
+        }
         if !self.is_free_of_claims(number) {
             let (mut source, mut ports) = self.lock(source);
             self.release_unused(&mut source, &mut ports, SharedPort { udp: false, number });
@@ -170,7 +232,7 @@ impl Claims {
     }
 }
 
-fn say(source: &mut Option<Box<dyn UpdateSource>>, message: &FromImage) {
+pub(crate) fn say(source: &mut Option<Box<dyn UpdateSource>>, message: &FromImage) {
     if let Some(source) = source {
         source.say(message);
     }
@@ -224,7 +286,7 @@ mod tests {
         claims.leave(&source, WEB);
         claims.leave(&source, WEB);
         assert_eq!(heard(), [], "a connection lives on");
-        claims.flow_ends(&source, 80);
+        claims.flow_ends(&source, 80, 2);
         assert_eq!(heard(), [FromImage::Release(WEB)]);
         // Linux has it now.
         assert_eq!(claims.enter(&source, WEB, 3), Err(CallError::Again));
@@ -235,6 +297,40 @@ mod tests {
         let outgoing = SharedPort { udp: false, number: 40_001 };
         assert_eq!(claims.enter(&source, outgoing, 6), Ok(()));
         assert!(claims.may_choose(40_063) && !claims.may_choose(40_064));
+    }
+
+    #[test]
+    fn ports_of_outgoing_connections_come_on_demand_and_go_back() {
+        let said: Arc<Mutex<Vec<FromImage>>> = Arc::default();
+        let source: Source = Mutex::new(Some(Box::new(Broker(said.clone()))));
+        let config =
+            Config { shares_address: true, local_ports: (40_000, 40_063), ..Config::default() };
+        let claims = Claims::new(&config);
+        let heard = || std::mem::take(&mut *said.lock().unwrap());
+        let outgoing = claims.outgoing().expect("it shares");
+        assert!(claims.want_more(&source, 0) && claims.want_more(&source, 1));
+        assert_eq!(heard(), [FromImage::WantPorts { count: 64 }], "once");
+        outgoing.heard((50_000, 50_063), 2);
+        assert_eq!(outgoing.all(), [(40_000, 40_063), (50_000, 50_063)]);
+        assert!(claims.is_still_outgoing(50_063) && !claims.is_still_outgoing(50_064));
+        assert!(!claims.may_choose(50_000), "UDP has those of the block");
+        assert!(claims.want_more(&source, 3));
+        assert_eq!(heard(), [FromImage::WantPorts { count: 128 }], "as many again");
+        outgoing.heard((0, 0), 4);
+        assert!(!claims.want_more(&source, 5), "there are no more");
+        // A flow, and a listener that the program has opened there by chance.
+        claims.flow_begins(50_001);
+        let listens = SharedPort { udp: false, number: 50_002 };
+        assert_eq!(claims.enter(&source, listens, 6), Ok(()));
+        let later_us = 2 * 10_000_000;
+        claims.flow_ends(&source, 50_001, later_us);
+        assert_eq!(heard(), [], "the listener stays");
+        claims.leave(&source, listens);
+        claims.look_for_unused(&source, 5_000_000);
+        assert_eq!(heard(), [], "it is kept for a while");
+        claims.look_for_unused(&source, later_us);
+        assert_eq!(heard(), [FromImage::ReturnPorts { first: 50_000, last: 50_063 }]);
+        assert!(!claims.is_still_outgoing(50_001) && outgoing.all() == [(40_000, 40_063)]);
     }
 
     #[test]

@@ -6,6 +6,7 @@ pub(crate) mod learnt;
 pub mod linux_hops;
 pub mod mourning;
 pub mod neighbor_table;
+pub mod outgoing;
 pub mod spare;
 pub mod vnic_rules;
 pub mod waker;

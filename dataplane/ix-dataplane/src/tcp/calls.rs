@@ -435,6 +435,11 @@ impl Tcp {
         flow.socket.owner = cx.io.cx.caller;
         self.make_room(cx.io, cx.flows);
         let id = cx.flows.insert(&cx.io.cx, group, flow).ok_or(CallError::NoResource)?;
+        if local_port == 0 && !cx.io.cx.shared.claims.is_still_outgoing(tuple.local_port) {
+            // It was given back at this moment.
+            self.remove(cx.io, cx.flows, id);
+            return Err(CallError::Again);
+        }
         cx.flows.touch(id);
         cx.io.cx.metrics.counters.connects.add(1);
         Ok(id.handle())
@@ -475,8 +480,14 @@ impl Tcp {
                 return Err(CallError::NoResource);
             }
             let fits = |port| old_at(&FlowTuple { local_port: port, ..tuple }).is_ok();
+            if let Some(outgoing) = shared.claims.outgoing() {
+                self.secrets.follow(outgoing);
+            }
             let port = self.secrets.local_port(&tuple, &mut self.looks, fits);
-            tuple.local_port = port.ok_or(CallError::NoResource)?;
+            let may_come = self.secrets.lacks_ports()
+                && shared.claims.want_more(&shared.updates.source, *now_us);
+            let none = if may_come { CallError::Again } else { CallError::NoResource };
+            tuple.local_port = port.ok_or(none)?;
         }
         let old = old_at(&tuple)?;
         let (group, hash) = place(&tuple);

@@ -3,6 +3,7 @@
 use crate::config::Config as DataplaneConfig;
 use crate::flows::flow::Payload;
 use crate::shared::key_of;
+use crate::shared::outgoing::Outgoing;
 use ix_tcp::isn::{Key, isn, timestamp_offset};
 use ix_tcp::ports::{Looks, PortSelector};
 use ix_tcp::syn_cookie;
@@ -14,6 +15,8 @@ pub struct Secrets {
     key: Key,
     isn_key: Key,
     ports: PortSelector,
+    /// Of the ranges that these ports are of.
+    ports_version: u64,
     state: u64,
 }
 
@@ -23,7 +26,8 @@ impl Secrets {
         let (key, isn_key) = (key_of(&config.secret), key_of(&config.isn_secret));
         let state = (key.0[0] ^ key.0[1].rotate_left(32) ^ ((thread as u64 + 1) << 17)) | 1;
         let (low, high) = config.local_ports;
-        Secrets { key, isn_key, ports: PortSelector::new(key, low, high), state }
+        let ports = PortSelector::new(key, low, high);
+        Secrets { key, isn_key, ports, ports_version: 0, state }
     }
 
     /// A random number that is not secret.
@@ -37,6 +41,19 @@ impl Secrets {
     /// Initial sequence number and timestamp offset of a connection.
     pub fn start_of(&self, tuple: &FlowTuple, now_us: u64) -> (Seq, u32) {
         (isn(&self.isn_key, tuple, now_us), timestamp_offset(&self.isn_key, tuple))
+    }
+
+    /// Local ports are of these ranges from now on.
+    pub fn follow(&mut self, outgoing: &Outgoing) {
+        let version = outgoing.version();
+        if std::mem::replace(&mut self.ports_version, version) != version {
+            self.ports.set_ranges(&outgoing.all());
+        }
+    }
+
+    /// Whether there are too few local ports for what the last one was for.
+    pub fn lacks_ports(&self) -> bool {
+        self.ports.is_crowded()
     }
 
     /// A local port for the rest of the tuple that `fits` accepts, as far as `looks` allow.

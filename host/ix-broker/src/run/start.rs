@@ -24,6 +24,9 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::time::Instant;
 
+/// Descriptors that the broker may have.
+const DESCRIPTORS_MAX: u64 = 1 << 18;
+
 impl Broker {
     /// Starts the program. Returns when its dataplane is ready, or when it waits until the program
     /// needs it.
@@ -67,6 +70,9 @@ impl Broker {
             limits,
         };
         let child = ix_launch::launch(&image, &config).map_err(launch_problem)?;
+        // The program has the limit that it was given; this process holds a socket for each address
+        // and port that the program shares with Linux. If the limit stays, claims beyond it fail.
+        let _ = limits::raise(Resource::Descriptors, DESCRIPTORS_MAX);
         let marks = Marks { channel: Some(child.mark()), ..self.marks };
         self.group.must_hold(child.leader())?;
         // The program has its end of this now, and the broker has it no more.

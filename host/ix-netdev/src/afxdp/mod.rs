@@ -9,6 +9,7 @@ mod rss;
 mod shared_program;
 
 pub(crate) use rss::RssTable;
+pub(crate) use shared_program::{Maps, links as near, shared_program};
 
 use crate::asm::Insn;
 use crate::device::{OpenOptions, OpenedDevice};
@@ -16,15 +17,16 @@ use crate::error::OpenError;
 use crate::groups::{Groups, hear};
 use crate::hardware::HardwareFilters;
 use crate::held_ports::HeldPorts;
+use crate::keeper::{KeptProgram, keeper_error};
 use ix_mem::ROOM_BYTES;
 use ix_nic::{NicInfo, NicKind, Steering, XdpBind, XdpMode};
+use ix_proto::keeper::Owned;
 use ix_sys::bpf::{self, Map, MapKind, PROGRAM_XDP_FRAGS, Program, ProgramKind};
 use ix_sys::interface::Rss;
 use ix_sys::{Holder, Interface, socket};
 use ix_vnic::Filter;
 use ix_wire::IpAddr;
 use rss::Deal;
-use shared_program::{Maps, shared_program};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -32,6 +34,8 @@ use std::sync::Arc;
 /// The program on its interface, and the sockets that are not in its map yet.
 pub(crate) struct Attachment {
     link: OwnedFd,
+    /// It outlives this process.
+    is_kept: bool,
     /// The program accepts frames of several buffers.
     frags: bool,
     sockets: Map,
@@ -59,6 +63,10 @@ pub(crate) struct Attachment {
 
 impl Drop for Attachment {
     fn drop(&mut self) {
+        // The program that the keeper has stays.
+        if self.is_kept {
+            return;
+        }
         // At once, even if others hold the link. It fails if the interface is removed.
         let _ = bpf::detach(self.link.as_fd());
     }
@@ -73,6 +81,10 @@ impl Attachment {
         filters: Option<&[Filter]>,
         name: &str,
     ) -> Result<(), OpenError> {
+        if let Some(kept) = self.shared.as_ref().and_then(|ports| ports.kept()) {
+            let set = kept.set_addresses(&[addresses, &self.groups[..]].concat());
+            return set.map_err(|e| keeper_error(name, e));
+        }
         let to = (addresses, &self.groups[..]);
         let insns = instructions(&self.sockets, to, filters, self.shared.as_deref());
         let flags = if self.frags { PROGRAM_XDP_FRAGS } else { 0 };
@@ -92,7 +104,7 @@ impl Attachment {
         name: &str,
     ) -> Result<(), OpenError> {
         // The new sockets are in the groups before the old ones leave them.
-        let heard = hear(self.ifindex, addresses, groups);
+        let heard = hear(self.ifindex, alone(addresses, self.shared.is_some()), groups);
         self._groups = heard.map_err(|e| OpenError::system("join groups on", name, e))?;
         self.groups = groups.to_vec();
         self.set_filters(addresses, filters, name)
@@ -147,6 +159,9 @@ pub(crate) fn open(
     mode: XdpMode,
     options: &OpenOptions,
 ) -> Result<OpenedDevice, OpenError> {
+    // Another run has the interface's queues, and this one has a link.
+    let link = options.shared.as_ref().and_then(|ports| Some(ports.kept()?.link()?.to_owned()));
+    let name = link.as_deref().unwrap_or(name);
     let interface =
         Interface::new(name).map_err(|e| OpenError::system("open a socket", name, e))?;
     let (ifindex, queues) = check_interface(&interface, name, pairs)?;
@@ -159,9 +174,40 @@ pub(crate) fn open(
     // With places for the queues that the interface may get.
     let room = interface.channels().map_or(0, |has| (has.max_rx + has.max_combined) as usize);
     let room = room.min(SOCKETS_MAX).max(queues);
-    let sockets = Map::new(MapKind::Xsk, c"ix_xsks", room as u32)
-        .map_err(|e| bpf_error("make a BPF map", name, e))?;
-    let attached = attach_program(&sockets, name, ifindex, mode, options)?;
+    let kept = options.shared.as_ref().and_then(|ports| ports.kept()).filter(|_| link.is_none());
+    let known = kept.and_then(|kept| kept.program(ifindex)).transpose();
+    let known = known.map_err(|e| keeper_error(name, e))?;
+    let is_kept = kept.is_some();
+    let (sockets, attached, room) = match known {
+        Some(known) => {
+            let KeptProgram { link, sockets, owned } = known;
+            let Owned { frags, generic, text, room, .. } = owned;
+            let bind_mode = if generic { XdpMode::Generic } else { mode };
+            (sockets, Attached { link, frags, bind_mode, text }, room as usize)
+        }
+        None => {
+            let sockets = Map::new(MapKind::Xsk, c"ix_xsks", room as u32)
+                .map_err(|e| bpf_error("make a BPF map", name, e))?;
+            let attached = attach_program(&sockets, name, ifindex, mode, options)?;
+            if let (Some(kept), Some(ports)) = (kept, &options.shared) {
+                let owned = Owned {
+                    ifindex,
+                    mac,
+                    mtu: mtu as u32,
+                    room: room as u32,
+                    frags: attached.frags,
+                    generic: attached.bind_mode == XdpMode::Generic,
+                    text: attached.text.clone(),
+                };
+                let keep = || {
+                    let (link, sockets) = (attached.link.try_clone()?, Map::of(sockets.copy()?));
+                    ports.give(kept, KeptProgram { link, sockets, owned })
+                };
+                keep().map_err(|e| keeper_error(name, e))?;
+            }
+            (sockets, attached, room)
+        }
+    };
     let largest = MTU_WITHOUT_FRAGS;
     if !attached.frags && mtu > largest {
         return Err(OpenError::MtuTooLarge { name: name.to_owned(), mtu, largest });
@@ -186,15 +232,16 @@ pub(crate) fn open(
     };
     let Attached { link, frags, .. } = attached;
     // Without a keeper, a kill takes longer to complete, which does no other harm.
-    let _keeper =
-        options.has_keeper.then(|| Holder::new(link.as_fd(), c"ix-keeper").ok()).flatten();
+    let _keeper = (options.has_keeper && !is_kept)
+        .then(|| Holder::new(link.as_fd(), c"ix-keeper").ok())
+        .flatten();
     let groups = [&options.groups[..], &options.broadcasts].concat();
     let shared = options.shared.clone();
-    // Where the addresses are Linux's as well, it is in their groups, and answers.
-    let alone: &[IpAddr] = if shared.is_some() { &[] } else { &options.addresses };
-    let _groups = hear(ifindex, alone, &groups).map_err(ask)?;
+    let own = alone(&options.addresses, shared.is_some());
+    let _groups = hear(ifindex, own, &groups).map_err(ask)?;
     let attachment = Attachment {
         link,
+        is_kept,
         frags,
         sockets,
         shared,
@@ -248,6 +295,12 @@ fn check_interface(
     Ok((ifindex, channels.rx))
 }
 
+/// The addresses whose groups of neighbours are ours alone: where they are Linux's as well, it is in
+/// these groups, and answers.
+fn alone(addresses: &[IpAddr], is_shared: bool) -> &[IpAddr] {
+    if is_shared { &[] } else { addresses }
+}
+
 /// The program's code.
 fn instructions(
     sockets: &Map,
@@ -256,10 +309,8 @@ fn instructions(
     shared: Option<&HeldPorts>,
 ) -> Vec<Insn> {
     match shared {
-        Some(ports) => {
-            let HeldPorts { owned, fragments, fragments_v6, .. } = ports;
-            shared_program(&Maps { sockets, owned, fragments, fragments_v6 }, addresses, groups)
-        }
+        Some(ports) if ports.kept().is_some_and(|kept| kept.link().is_some()) => near::far(sockets),
+        Some(ports) => shared_program(&ports.maps(sockets), addresses, groups),
         None => program::xdp_program(sockets, (addresses, groups), filters),
     }
 }

@@ -6,6 +6,7 @@
 //! which the broker changes while traffic runs. The first fragment of a packet has the ports; the
 //! program remembers the packet for the fragments behind it. An error of ICMP belongs to whom the
 //! packet belongs that it quotes. The part for IPv6 is in [`v6`].
+pub(crate) mod links;
 mod v6;
 
 use super::program::{
@@ -14,6 +15,7 @@ use super::program::{
 };
 use crate::asm::{Assembler, Insn, Label, Reg, Size};
 use crate::held_ports::{FRAGMENT_KEY, FRAGMENT_KEY_V6, PORTS};
+use crate::keeper::TO_SOCKETS;
 use ix_sys::bpf::{HELPER_MAP_LOOKUP, HELPER_MAP_UPDATE, HELPER_REDIRECT_MAP, Map, Memory};
 use ix_wire::IpAddr;
 use std::os::fd::RawFd;
@@ -44,13 +46,19 @@ const QUOTED_END: i32 = 8 + 20 + 4;
 const KEY: i16 = -4;
 const VALUE: i16 = -8;
 const PACKET: i16 = -24;
+/// Whose the packet is.
+const OWNER: i16 = -80;
 
 /// What the program looks at.
 pub(crate) struct Maps<'a> {
     pub sockets: &'a Map,
-    /// Not 0 for each owned port: of TCP, then of UDP.
+    /// The owner of each port: of TCP, then of UDP; 0: Linux.
     pub owned: &'a Map,
-    /// Packets whose first fragment was IX's.
+    /// Where the packets of each owner go.
+    pub owners: &'a Map,
+    /// The near end of the link of each owner that has one.
+    pub links: &'a Map,
+    /// Packets whose first fragment was IX's, with their owners.
     pub fragments: &'a Memory<FRAGMENT_KEY>,
     /// The same of IPv6.
     pub fragments_v6: &'a Memory<FRAGMENT_KEY_V6>,
@@ -79,7 +87,8 @@ pub(crate) fn shared_program(
         return a.finish();
     }
     let [other, pass, ours] = std::array::from_fn(|_| a.label());
-    let of_v6 = |all: &[IpAddr]| -> Vec<IpAddr> { all.iter().copied().filter(|ip| ip.is_v6()).collect() };
+    let of_v6 =
+        |all: &[IpAddr]| -> Vec<IpAddr> { all.iter().copied().filter(|ip| ip.is_v6()).collect() };
     let (own_v6, groups_v6) = (of_v6(addresses), of_v6(groups));
     // The verifier takes no code that nothing leads to.
     let has_v4 = own_v6.len() < addresses.len();
@@ -98,15 +107,28 @@ pub(crate) fn shared_program(
         v6::take(&mut a, maps, (&own_v6, &groups_v6), (ours, pass));
     }
 
-    a.place(pass);
-    a.mov_imm(Reg::R0, XDP_PASS);
-    a.exit();
+    a.jump(pass);
 
     a.place(ours);
+    let [sockets, deliver] = std::array::from_fn(|_| a.label());
+    lookup(&mut a, maps.owners.raw(), OWNER, pass);
+    a.load(Size::Word, FIELD, Reg::R0, 0);
+    // Its owner has just ended.
+    a.jump_eq32(FIELD, 0, pass);
+    a.jump_eq32(FIELD, TO_SOCKETS, sockets);
+    a.mov_map(Reg::R1, maps.links.raw());
+    a.load(Size::Word, Reg::R2, Reg::R10, OWNER);
+    a.jump(deliver);
+    a.place(sockets);
     a.mov_map(Reg::R1, maps.sockets.raw());
     a.load(Size::Word, Reg::R2, CTX, MD_RX_QUEUE);
-    a.mov_imm(Reg::R3, XDP_DROP); // if no socket is at this index
+    a.place(deliver);
+    a.mov_imm(Reg::R3, XDP_DROP); // if no socket or link is at this index
     a.call(HELPER_REDIRECT_MAP);
+    a.exit();
+
+    a.place(pass);
+    a.mov_imm(Reg::R0, XDP_PASS);
     a.exit();
     a.finish()
 }
@@ -148,6 +170,7 @@ fn take_v4(
     a.and_imm(BITS, 0x1fff);
     a.jump_zero(BITS, first);
     lookup(a, maps.fragments.raw(), PACKET, pass);
+    of_owner(a);
     a.jump(ours);
     a.place(first);
     check_length(a, BODY, END, PORTS_END, pass);
@@ -183,7 +206,7 @@ fn take_v4(
 
 /// Remembers the packet of this key on the stack for its later fragments.
 fn remember(a: &mut Assembler, fragments: RawFd, key: i16) {
-    a.mov_imm(Reg::R1, 1);
+    a.load(Size::Word, Reg::R1, Reg::R10, OWNER);
     a.store(Size::Word, Reg::R10, VALUE, Reg::R1);
     a.mov_map(Reg::R1, fragments);
     for (register, at) in [(Reg::R2, key), (Reg::R3, VALUE)] {
@@ -211,6 +234,19 @@ fn body(a: &mut Assembler, pass: Label) {
 
 /// Jumps to `pass` unless the port behind [`BODY`] is owned; the protocol is in [`FIELD`].
 fn unless_owned(a: &mut Assembler, owned: &Map, at: i16, pass: Label) {
+    owner_of(a, owned, at, pass);
+    a.store(Size::Word, Reg::R10, OWNER, FIELD);
+}
+
+/// The packet belongs to the owner whose number R0 points to.
+fn of_owner(a: &mut Assembler) {
+    a.load(Size::Word, FIELD, Reg::R0, 0);
+    a.store(Size::Word, Reg::R10, OWNER, FIELD);
+}
+
+/// Puts the owner of the port behind [`BODY`] into [`FIELD`], which has the protocol; jumps to
+/// `pass` if it is Linux's.
+fn owner_of(a: &mut Assembler, owned: &Map, at: i16, pass: Label) {
     let known = a.label();
     half(a, BITS, BODY, at);
     a.jump_eq32(FIELD, TCP, known);
@@ -254,7 +290,7 @@ mod tests {
     pub(super) struct Rig {
         program: Program,
         pub owned: Map,
-        _maps: (Map, Memory<FRAGMENT_KEY>, Memory<FRAGMENT_KEY_V6>),
+        _maps: (Map, Map, Map, Memory<FRAGMENT_KEY>, Memory<FRAGMENT_KEY_V6>),
     }
 
     impl Rig {
@@ -268,15 +304,20 @@ mod tests {
                 let owned = Map::new(MapKind::Array, c"ix_test", 2 * PORTS)?;
                 let fragments = Memory::new(c"ix_test", 16)?;
                 let v6 = Memory::new(c"ix_test", 16)?;
+                let owners = Map::new(MapKind::Array, c"ix_test", 4)?;
+                let links = Map::new(MapKind::Dev, c"ix_test", 4)?;
+                owners.set(1, TO_SOCKETS)?;
                 let maps = Maps {
                     sockets: &sockets,
                     owned: &owned,
+                    owners: &owners,
+                    links: &links,
                     fragments: &fragments,
                     fragments_v6: &v6,
                 };
                 let insns = shared_program(&maps, addresses, &[IpAddr::v4(GROUP)]);
                 let program = Program::load(ProgramKind::Xdp, c"ix_test", &insns, 0)?;
-                Ok(Rig { program, owned, _maps: (sockets, fragments, v6) })
+                Ok(Rig { program, owned, _maps: (sockets, owners, links, fragments, v6) })
             };
             match made() {
                 Err(e) if e.raw_os_error() == Some(libc::EPERM) => {
@@ -340,6 +381,8 @@ mod tests {
         let mut arp = packet(6, OWN, 0, 1, 0, &ports(9, 80));
         arp[13] = 6;
         assert_eq!(rig.judge(&arp), PASSES);
+        rig.owned.set(80, 2).expect("set");
+        assert_eq!(rig.judge(&tcp(OWN, 0, 80)), PASSES, "its owner has ended");
         rig.owned.set(80, 0).expect("set");
         assert_eq!(rig.judge(&tcp(OWN, 0, 80)), PASSES, "given back");
     }

@@ -132,7 +132,7 @@ impl Port {
 
 /// A program attached to an interface.
 #[derive(Debug)]
-struct Hung {
+pub(crate) struct Hung {
     link: OwnedFd,
     flags: u32,
 }
@@ -140,7 +140,7 @@ struct Hung {
 impl Hung {
     /// Attaches it at the fastest place. As a program for frames of one buffer, if possible: then a
     /// veth's other end segments long frames, which not every link can carry.
-    fn up(ifindex: u32, places: &[u32], insns: &[Insn]) -> io::Result<Hung> {
+    pub(crate) fn up(ifindex: u32, places: &[u32], insns: &[Insn]) -> io::Result<Hung> {
         let mut last = io::Error::from(io::ErrorKind::Unsupported);
         for place in places {
             for flags in [0, PROGRAM_XDP_FRAGS] {
@@ -154,7 +154,7 @@ impl Hung {
         Err(last)
     }
 
-    fn replace(&self, insns: &[Insn]) -> io::Result<()> {
+    pub(crate) fn replace(&self, insns: &[Insn]) -> io::Result<()> {
         let program = Program::load(ProgramKind::Xdp, c"ix_exchange", insns, self.flags)?;
         program.replace_in(self.link.as_fd())
     }

@@ -4,8 +4,8 @@ use super::super::program::{
     jump_if_ours_v6,
 };
 use super::{
-    BITS, BODY, DATA, DESTINATION_PORT, END, FIELD, Maps, PORTS_END, half, lookup, remember,
-    unless_owned,
+    BITS, BODY, DATA, DESTINATION_PORT, END, FIELD, Maps, PORTS_END, half, lookup, of_owner,
+    remember, unless_owned,
 };
 use crate::asm::{Assembler, Label, Reg, Size};
 use crate::held_ports::FRAGMENT_KEY_V6;
@@ -124,6 +124,7 @@ fn fragment_of(a: &mut Assembler, maps: &Maps<'_>, (ours, pass): (Label, Label))
     a.and_imm(BITS, 0xfff8);
     a.jump_zero(BITS, first);
     lookup(a, maps.fragments_v6.raw(), PACKET, pass);
+    of_owner(a);
     a.jump(ours);
     a.place(first);
     a.mov_imm(Reg::R1, 1);

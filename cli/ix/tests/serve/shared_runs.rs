@@ -1,0 +1,199 @@
+//! Several runs on one interface, each by a plain `ix run`: the first has the queues, others have
+//! links, and a keeper outlives each of them.
+use super::shared_address::{LINUX, Session, ask, on_linux_address};
+use crate::support::process::{Process, signal};
+use crate::support::stats::Stats;
+use crate::support::{PATIENCE, SERVICE, TestNet, eventually};
+use ix_skip::{Need, skip};
+use std::io::{Read, Write};
+use std::net::{SocketAddrV4, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+const PYTHON: &str = "/usr/bin/python3";
+
+/// Echoes what each client says, at a port.
+const PROGRAM: &str = "
+import socket, sys, threading
+server = socket.socket()
+server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+server.bind(('0.0.0.0', int(sys.argv[1])))
+server.listen(16)
+print('ready', flush=True)
+def echo(client):
+    while True:
+        data = client.recv(100)
+        if not data:
+            return
+        client.sendall(data)
+while True:
+    client, peer = server.accept()
+    threading.Thread(target=echo, args=(client,), daemon=True).start()
+";
+
+fn at(port: u16) -> SocketAddrV4 {
+    SocketAddrV4::new(*SERVICE.ip(), port)
+}
+
+fn start(net: &TestNet, port: u16) -> Process {
+    let words = [PYTHON, "-c", PROGRAM, &port.to_string()];
+    let process = net.start_shared_as(&format!("control-{port}.sock"), &[], &words).process;
+    process.wait_for("ready", PATIENCE);
+    process
+}
+
+fn connect(net: &TestNet, port: u16) -> TcpStream {
+    let mut stream = None;
+    eventually("it is served", || {
+        let made = net.client.run(|| TcpStream::connect_timeout(&at(port).into(), PATIENCE));
+        stream = made.ok();
+        stream.is_some()
+    });
+    let stream = stream.expect("made");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    stream
+}
+
+fn says(stream: &mut TcpStream, number: u64) -> std::io::Result<()> {
+    stream.write_all(&number.to_le_bytes())?;
+    let mut back = [0; 8];
+    stream.read_exact(&mut back)?;
+    assert_eq!(u64::from_le_bytes(back), number, "byte for byte");
+    Ok(())
+}
+
+fn accepted(net: &TestNet, port: u16) -> u64 {
+    Stats::ask(&net.file(&format!("control-{port}.sock"))).total("accepted")
+}
+
+/// A client's connection that goes on all the time.
+struct Client {
+    stop: Arc<AtomicBool>,
+    count: Arc<AtomicU64>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Client {
+    fn of(mut stream: TcpStream) -> Client {
+        let (stop, count) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let (stops, counts) = (stop.clone(), count.clone());
+        let thread = std::thread::spawn(move || {
+            while !stops.load(Ordering::Relaxed) {
+                let number = counts.fetch_add(1, Ordering::Relaxed);
+                says(&mut stream, number).expect("it goes on");
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        });
+        Client { stop, count, thread: Some(thread) }
+    }
+
+    #[track_caller]
+    fn goes_on(&self) {
+        let before = self.count.load(Ordering::Relaxed);
+        eventually("the connection goes on", || self.count.load(Ordering::Relaxed) > before + 20);
+    }
+
+    fn end(mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.take().expect("once").join().expect("it was never disturbed");
+    }
+}
+
+#[test]
+fn three_runs_share_an_interface_and_one_is_killed_again_and_again() {
+    let test = "three_runs_share_an_interface_and_one_is_killed_again_and_again";
+    if !std::path::Path::new(PYTHON).exists() {
+        return skip(test, Need::Program("apt-get install python3"), "no python3");
+    }
+    let Some(net) = on_linux_address(test) else { return };
+    net.server.set_up("lo", true).expect("loopback");
+    let session = Session::start(&net);
+    let mut runs = [8081, 8082, 8083].map(|port| (port, start(&net, port)));
+    let mut clients: Vec<Option<Client>> = Vec::new();
+    for (port, _) in &runs {
+        let mut stream = connect(&net, *port);
+        says(&mut stream, 7).expect("an answer");
+        eventually("it is IX's", || accepted(&net, *port) == 1);
+        clients.push(Some(Client::of(stream)));
+    }
+    let has_link = |process: &Process| {
+        process.said().iter().any(|line| line.contains("another run has the queues of ixs0"))
+    };
+    assert_eq!(runs.each_ref().map(|(_, run)| has_link(run)), [false, true, true]);
+    // A fourth that wants a port of the second hears so.
+    let words = [PYTHON, "-c", PROGRAM, "8082"];
+    let refused = net.start_shared_as("control-x.sock", &[], &words).process;
+    let (status, said) = refused.wait(PATIENCE);
+    assert_eq!(status.code(), Some(1), "{said:#?}");
+    assert!(said.iter().any(|line| line.contains("Address already in use")), "{said:#?}");
+    // One after the other is killed, first the one with the queues.
+    for round in 0..6 {
+        let which = round % runs.len();
+        let (port, victim) = &runs[which];
+        let port = *port;
+        // Its client would complain.
+        clients[which].take().expect("one").end();
+        let mut broken = connect(&net, port);
+        says(&mut broken, 1).expect("served");
+        signal(victim.pid(), libc::SIGKILL);
+        let others = clients.iter().flatten();
+        others.for_each(Client::goes_on);
+        session.goes_on();
+        says(&mut broken, 2).expect_err("its connections end, as Linux's do");
+        let gone = net.client.run(|| TcpStream::connect(at(port))).expect_err("Linux has it");
+        assert_eq!(gone.kind(), std::io::ErrorKind::ConnectionRefused);
+        runs[which].1 = start(&net, port);
+        clients[which] = Some(Client::of(connect(&net, port)));
+        clients.iter().flatten().for_each(Client::goes_on);
+        std::thread::sleep(Duration::from_secs(1));
+    }
+    clients.into_iter().flatten().for_each(Client::end);
+    for (_, run) in runs {
+        run.terminate();
+    }
+    session.end();
+    assert_eq!(LINUX.port(), 22);
+    eventually("the interface is as before", || {
+        net.server.xdp_program("ixs0").expect("asked").is_none()
+    });
+    let links = net.server.links().expect("asked");
+    assert!(!links.iter().any(|link| link.name.starts_with("ixk")), "no link is left");
+}
+
+/// What the host itself says to one of two runs, and one run to the other's port.
+#[test]
+fn runs_hear_the_host_itself_and_each_other() {
+    let test = "runs_hear_the_host_itself_and_each_other";
+    if !std::path::Path::new(PYTHON).exists() {
+        return skip(test, Need::Program("apt-get install python3"), "no python3");
+    }
+    let Some(net) = on_linux_address(test) else { return };
+    net.server.set_up("lo", true).expect("loopback");
+    let runs = [8081, 8082].map(|port| start(&net, port));
+    for port in [8081, 8082] {
+        let mut stream = net.server.run(|| TcpStream::connect(at(port))).expect("by Linux");
+        says(&mut stream, 3).expect("an answer");
+    }
+    // By Linux as well: packets of the host to itself never cross the interface.
+    const ASKS: &str = "
+import socket, sys
+server = socket.socket()
+server.bind(('0.0.0.0', 8090))
+server.listen(4)
+print('ready', flush=True)
+while True:
+    client, peer = server.accept()
+    client.recv(100)
+    there = socket.create_connection((sys.argv[1], 8081), 5)
+    there.sendall(b'hello')
+    client.sendall(there.recv(100))
+    client.close()
+";
+    let words = [PYTHON, "-c", ASKS, &SERVICE.ip().to_string()];
+    let third = net.start_shared_as("control-8090.sock", &[], &words).process;
+    third.wait_for("ready", PATIENCE);
+    assert_eq!(net.client.run(|| ask(at(8090), "")), "hello");
+    third.terminate();
+    runs.into_iter().for_each(Process::terminate);
+}

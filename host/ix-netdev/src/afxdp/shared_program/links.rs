@@ -1,0 +1,253 @@
+//! The programs of a link by which a run shares an interface whose queues another run has. At its
+//! near end: what the run's own ports send leaves by the interface, all else is dropped, so the
+//! dataplane at the far end need not be trusted. At the far end everything is the run's.
+use super::super::program::{
+    ETHERTYPE, IPV4, IPV4_END, IPV6, IPV6_END, IPV6_NEXT_HEADER, MD_DATA, MD_DATA_END, MD_RX_QUEUE,
+    check_length, jump_if_ours, jump_if_ours_v6,
+};
+use super::{
+    BITS, BODY, CTX, DATA, END, FIELD, FRAGMENT, ICMP, ICMP_ERRORS, PORTS_END, PROTOCOL, SOURCE,
+    XDP_DROP, body, half, owner_of,
+};
+use crate::asm::{Assembler, Insn, Label, Reg, Size};
+use ix_sys::bpf::{HELPER_REDIRECT, HELPER_REDIRECT_MAP, Map};
+use ix_wire::{IpAddr, MacAddr};
+
+// Offsets in the frame.
+const ETHERNET_SOURCE: i16 = 6;
+const SOURCE_V6: i16 = 14 + 8;
+const BEHIND_V6: i16 = 14 + 40;
+const ICMPV6: u32 = 58;
+const FRAGMENT_V6: u32 = 44;
+const FRAGMENT_V6_BYTES: i32 = 8;
+/// Types of ICMPv6 from this one on are no errors.
+const INFORMATIONAL: i32 = 128;
+/// Where a packet comes from, behind the IP header.
+const SOURCE_PORT: i16 = 0;
+
+/// The program at the far end: all packets go to the sockets.
+pub(crate) fn far(sockets: &Map) -> Vec<Insn> {
+    let mut a = Assembler::new();
+    a.load(Size::Word, Reg::R2, Reg::R1, MD_RX_QUEUE);
+    a.mov_map(Reg::R1, sockets.raw());
+    // Linux would answer for its address.
+    a.mov_imm(Reg::R3, XDP_DROP);
+    a.call(HELPER_REDIRECT_MAP);
+    a.exit();
+    a.finish()
+}
+
+/// What the program at the near end knows.
+pub(crate) struct Near<'a> {
+    /// The map of ports.
+    pub owned: &'a Map,
+    /// Whose the link is.
+    pub owner: u32,
+    /// The interface that packets leave by, and its Ethernet address.
+    pub uplink: (u32, MacAddr),
+    /// The addresses that are shared.
+    pub addresses: &'a [IpAddr],
+}
+
+/// The program at the near end.
+pub(crate) fn near(near: &Near<'_>) -> Vec<Insn> {
+    let mut a = Assembler::new();
+    let [other, drop, send] = std::array::from_fn(|_| a.label());
+    if near.addresses.is_empty() {
+        a.mov_imm(Reg::R0, XDP_DROP);
+        a.exit();
+        return a.finish();
+    }
+    let own_v6: Vec<IpAddr> = near.addresses.iter().copied().filter(|own| own.is_v6()).collect();
+    let has_v4 = own_v6.len() < near.addresses.len();
+    a.mov(CTX, Reg::R1);
+    a.load(Size::Word, DATA, CTX, MD_DATA);
+    a.load(Size::Word, END, CTX, MD_DATA_END);
+    // The shorter of the two headers.
+    check_length(&mut a, DATA, END, IPV4_END, drop);
+    let mac = near.uplink.1;
+    a.load(Size::Word, FIELD, DATA, ETHERNET_SOURCE);
+    a.jump_ne32(FIELD, u32::from_ne_bytes([mac[0], mac[1], mac[2], mac[3]]), drop);
+    a.load(Size::Half, FIELD, DATA, ETHERNET_SOURCE + 4);
+    a.jump_ne32(FIELD, u32::from(u16::from_ne_bytes([mac[4], mac[5]])), drop);
+    a.load(Size::Half, FIELD, DATA, ETHERTYPE);
+    if has_v4 {
+        a.jump_ne32(FIELD, u32::from(IPV4.to_be()), other);
+        near_v4(&mut a, near, (send, drop));
+        a.place(other);
+    }
+    if !own_v6.is_empty() {
+        a.jump_ne32(FIELD, u32::from(IPV6.to_be()), drop);
+        near_v6(&mut a, near, &own_v6, (send, drop));
+    }
+    a.place(drop);
+    a.mov_imm(Reg::R0, XDP_DROP);
+    a.exit();
+    a.place(send);
+    a.mov_imm(Reg::R1, near.uplink.0 as i32);
+    a.mov_imm(Reg::R2, 0);
+    a.call(HELPER_REDIRECT);
+    a.exit();
+    a.finish()
+}
+
+fn near_v4(a: &mut Assembler, near: &Near<'_>, (send, drop): (Label, Label)) {
+    let [own, icmp] = std::array::from_fn(|_| a.label());
+    a.load(Size::Word, FIELD, DATA, SOURCE);
+    jump_if_ours(a, FIELD, near.addresses, own);
+    a.jump(drop);
+    a.place(own);
+    body(a, drop);
+    // Behind the first fragment there are no ports.
+    half(a, BITS, DATA, FRAGMENT);
+    a.load(Size::Byte, FIELD, DATA, PROTOCOL);
+    a.and_imm(BITS, 0x1fff);
+    let first = a.label();
+    a.jump_zero(BITS, first);
+    a.jump(send);
+    a.place(first);
+    a.jump_eq32(FIELD, ICMP, icmp);
+    check_length(a, BODY, END, PORTS_END, drop);
+    owner_of(a, near.owned, SOURCE_PORT, drop);
+    a.jump_eq32(FIELD, near.owner, send);
+    a.jump(drop);
+    a.place(icmp);
+    check_length(a, BODY, END, PORTS_END, drop);
+    a.load(Size::Byte, FIELD, BODY, 0);
+    ICMP_ERRORS.iter().for_each(|kind| a.jump_eq32(FIELD, *kind, send));
+    a.jump(drop);
+}
+
+fn near_v6(a: &mut Assembler, near: &Near<'_>, own: &[IpAddr], (send, drop): (Label, Label)) {
+    let [ours, whole, icmp, first] = std::array::from_fn(|_| a.label());
+    check_length(a, DATA, END, IPV6_END, drop);
+    jump_if_ours_v6(a, (DATA, FIELD), SOURCE_V6, own, ours);
+    a.jump(drop);
+    a.place(ours);
+    a.mov(BODY, DATA);
+    a.add_imm(BODY, i32::from(BEHIND_V6));
+    a.load(Size::Byte, FIELD, DATA, IPV6_NEXT_HEADER);
+    a.jump_ne32(FIELD, FRAGMENT_V6, whole);
+    check_length(a, BODY, END, FRAGMENT_V6_BYTES, drop);
+    half(a, BITS, BODY, 2);
+    a.and_imm(BITS, 0xfff8);
+    a.jump_zero(BITS, first);
+    a.jump(send);
+    a.place(first);
+    a.load(Size::Byte, FIELD, BODY, 0);
+    a.add_imm(BODY, FRAGMENT_V6_BYTES);
+    a.place(whole);
+    a.jump_eq32(FIELD, ICMPV6, icmp);
+    check_length(a, BODY, END, PORTS_END, drop);
+    owner_of(a, near.owned, SOURCE_PORT, drop);
+    a.jump_eq32(FIELD, near.owner, send);
+    a.jump(drop);
+    // Errors only: neighbours are Linux's.
+    a.place(icmp);
+    check_length(a, BODY, END, PORTS_END, drop);
+    a.load(Size::Byte, FIELD, BODY, 0);
+    a.mov_imm(BITS, INFORMATIONAL);
+    a.jump_lt(FIELD, BITS, send);
+    a.jump(drop);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::ports;
+    use super::*;
+    use crate::held_ports::PORTS;
+    use ix_skip::{Need, skip};
+    use ix_sys::bpf::{MapKind, Program, ProgramKind};
+
+    const MAC: MacAddr = [2, 0, 0, 0, 0, 7];
+    const OWN: [u8; 4] = [10, 0, 0, 2];
+    const OTHER: [u8; 4] = [10, 0, 0, 3];
+    const OWN_V6: &str = "2001:db8::2";
+    const DROPPED: u32 = 1;
+    const SENT: u32 = 4;
+    const TCP: u8 = 6;
+    const UDP: u8 = 17;
+
+    /// A program for owner 3, who has TCP port 80 and UDP port 53; TCP port 81 is another's.
+    fn program(test: &str) -> Option<(Program, Map)> {
+        let made = || -> std::io::Result<(Program, Map)> {
+            let owned = Map::new(MapKind::Array, c"ix_test", 2 * PORTS)?;
+            owned.set(80, 3)?;
+            owned.set(81, 4)?;
+            owned.set(PORTS + 53, 3)?;
+            let addresses = [IpAddr::v4(OWN), OWN_V6.parse().expect("an address")];
+            let uplink = (1, MAC);
+            let insns = near(&Near { owned: &owned, owner: 3, uplink, addresses: &addresses });
+            Ok((Program::load(ProgramKind::Xdp, c"ix_test", &insns, 0)?, owned))
+        };
+        match made() {
+            Err(e) if e.raw_os_error() == Some(libc::EPERM) => {
+                skip(test, Need::Root, e);
+                None
+            }
+            made => Some(made.expect("the verifier takes it")),
+        }
+    }
+
+    fn v4(protocol: u8, from: [u8; 4], part: u16, body: &[u8]) -> Vec<u8> {
+        let mut frame = vec![0; 6];
+        frame.extend(MAC);
+        frame.extend([8, 0, 0x45, 0]);
+        frame.extend((20 + body.len() as u16).to_be_bytes());
+        frame.extend([0, 1]);
+        frame.extend(part.to_be_bytes());
+        frame.extend([64, protocol, 0, 0]);
+        frame.extend([from, [10, 0, 0, 1]].concat());
+        frame.extend(body);
+        frame
+    }
+
+    fn v6(kind: u8, from: &str, body: &[u8]) -> Vec<u8> {
+        let ip = |text: &str| text.parse::<IpAddr>().expect("an address").0.to_vec();
+        let length = (body.len() as u16).to_be_bytes();
+        let head = [&[0x60, 0, 0, 0], &length[..], &[kind, 64]].concat();
+        let ethernet = [vec![0; 6], MAC.to_vec(), vec![0x86, 0xdd]].concat();
+        [ethernet, head, ip(from), ip("2001:db8::1"), body.to_vec()].concat()
+    }
+
+    #[test]
+    fn only_what_comes_from_a_runs_own_ports_leaves() {
+        let test = "only_what_comes_from_a_runs_own_ports_leaves";
+        let Some((program, _owned)) = program(test) else { return };
+        let judge = |frame: &[u8]| program.test_run(frame).expect("it runs");
+        let icmp = |kind: u8| [kind, 0, 0, 0, 0, 0, 0, 0];
+        let mut spoofed = v4(TCP, OWN, 0, &ports(80, 9));
+        spoofed[7] ^= 1;
+        let mut arp = v4(TCP, OWN, 0, &ports(80, 9));
+        arp[13] = 6;
+        for (what, frame, verdict) in [
+            ("its port", v4(TCP, OWN, 0, &ports(80, 9)), SENT),
+            ("its port of UDP", v4(UDP, OWN, 0, &ports(53, 9)), SENT),
+            ("another's", v4(TCP, OWN, 0, &ports(81, 9)), DROPPED),
+            ("Linux's", v4(TCP, OWN, 0, &ports(22, 9)), DROPPED),
+            ("another protocol", v4(UDP, OWN, 0, &ports(80, 9)), DROPPED),
+            ("another address", v4(TCP, OTHER, 0, &ports(80, 9)), DROPPED),
+            ("another Ethernet address", spoofed, DROPPED),
+            ("no IP", arp, DROPPED),
+            ("a first fragment", v4(UDP, OWN, 0x2000, &ports(53, 9)), SENT),
+            ("another's first fragment", v4(UDP, OWN, 0x2000, &ports(54, 9)), DROPPED),
+            ("a later fragment", v4(UDP, OWN, 100, &ports(0, 0)), SENT),
+            ("an error", v4(1, OWN, 0, &icmp(3)), SENT),
+            ("an echo request", v4(1, OWN, 0, &icmp(8)), DROPPED),
+            ("its port", v6(TCP, OWN_V6, &ports(80, 9)), SENT),
+            ("another's", v6(TCP, OWN_V6, &ports(81, 9)), DROPPED),
+            ("another address", v6(TCP, "2001:db8::3", &ports(80, 9)), DROPPED),
+            ("an error", v6(58, OWN_V6, &icmp(1)), SENT),
+            ("Neighbour Discovery", v6(58, OWN_V6, &icmp(136)), DROPPED),
+        ] {
+            assert_eq!(judge(&frame), verdict, "{what}: {frame:02x?}");
+        }
+        let fragment = |part: u16, port: u16| {
+            let head = [&[UDP, 0][..], &part.to_be_bytes(), &[0, 0, 0, 1]].concat();
+            v6(44, OWN_V6, &[&head[..], &ports(port, 9)].concat())
+        };
+        assert_eq!(judge(&fragment(1, 53)), SENT);
+        assert_eq!(judge(&fragment(1, 54)), DROPPED);
+        assert_eq!(judge(&fragment(185 << 3, 0)), SENT);
+    }
+}

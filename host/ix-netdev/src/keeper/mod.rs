@@ -1,0 +1,233 @@
+//! The keeper of an interface whose addresses IX shares with Linux: a process that outlives each
+//! run and holds the XDP program.
+//!
+//! An interface has one XDP program, and a queue one packet memory. So the first run has the queues,
+//! and each later one a link, a veth pair like those of `ix share`. The program knows for each port
+//! its owner, and for each owner where its packets go: to Linux, to the sockets, or into a link. If
+//! a run ends, for whatever reason, the keeper writes one word, and all of its ports are Linux's.
+//!
+//! The keeper is found by a socket in the abstract namespace, which belongs to the network
+//! namespace as the interface does, and goes with the process. It is started by the first run, and
+//! ends after the last.
+mod serve;
+
+use crate::error::OpenError;
+use ix_proto::Codec;
+use ix_proto::keeper::{FromKeeper, MAPS, Owned, ToKeeper};
+use ix_sys::bpf::Map;
+use ix_sys::socket::{self, receive_with_fds, send_with_fds};
+use ix_wire::IpAddr;
+pub use serve::keep;
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Most owners of ports of one interface; 0 is Linux.
+pub(crate) const OWNERS: u32 = 64;
+/// Where the packets of an owner go: nowhere said, so to Linux; to the sockets; into its link.
+pub(crate) const TO_SOCKETS: u32 = 1;
+/// See [`TO_SOCKETS`].
+pub(crate) const TO_LINK: u32 = 2;
+/// Longest message: a few hundred addresses.
+const MESSAGE_MAX: usize = 32 << 10;
+/// Longest wait for an answer. To make a link takes tens of milliseconds, to attach a program to a
+/// network card some seconds, for which others wait.
+const ANSWER: Duration = Duration::from_secs(20);
+/// Longest wait for a keeper that has just been started.
+const STARTING: Duration = Duration::from_secs(5);
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// The name of the keeper's socket.
+fn path_of(interface: &str) -> String {
+    format!("@ix-keeper-{interface}")
+}
+
+/// A run's part of an interface.
+#[derive(Debug)]
+pub struct Kept {
+    socket: Mutex<OwnedFd>,
+    owner: u32,
+    part: Part,
+    /// The program, once it is attached.
+    program: Mutex<Option<KeptProgram>>,
+}
+
+/// What a run has of the interface.
+#[derive(Debug)]
+enum Part {
+    /// Its queues.
+    Queues,
+    /// A link, by the name of its end, with the map of ports.
+    Link(String),
+}
+
+/// The program on the interface, as the keeper has it.
+#[derive(Debug)]
+pub(crate) struct KeptProgram {
+    pub link: OwnedFd,
+    pub sockets: Map,
+    pub owned: Owned,
+}
+
+/// The maps that a run gets when it joins; in the order of [`MAPS`], if all of them.
+pub(crate) type Joined = (Kept, Vec<OwnedFd>);
+
+impl Kept {
+    /// Joins the runs that share this interface. `start` starts a keeper, if there is none.
+    pub(crate) fn join(
+        interface: &str,
+        threads: u32,
+        addresses: &[IpAddr],
+        start: impl Fn() -> io::Result<()>,
+    ) -> io::Result<Joined> {
+        let said =
+            ToKeeper::Join { name: interface.to_owned(), threads, addresses: addresses.to_vec() };
+        let end = Instant::now() + STARTING;
+        let mut has_started = false;
+        loop {
+            // One that ends refuses, or closes the connection.
+            let asked = connect(interface).and_then(|socket| {
+                let (answer, fds) = ask(socket.as_fd(), &said, &[])?;
+                Ok((socket, answer, fds))
+            });
+            match asked {
+                Ok((socket, answer, fds)) => return joined(socket, answer, fds),
+                Err(e) if !is_absent(&e) || Instant::now() >= end => return Err(e),
+                Err(e) => {
+                    if e.kind() == ErrorKind::ConnectionRefused && !has_started {
+                        start()?;
+                        has_started = true;
+                    } else if e.kind() != ErrorKind::ConnectionRefused {
+                        has_started = false;
+                    }
+                    std::thread::sleep(PAUSE);
+                }
+            }
+        }
+    }
+
+    /// Number of this run among the owners of ports.
+    pub(crate) fn owner(&self) -> u32 {
+        self.owner
+    }
+
+    /// The end of its link, if another run has the queues.
+    pub(crate) fn link(&self) -> Option<&str> {
+        match &self.part {
+            Part::Queues => None,
+            Part::Link(name) => Some(name),
+        }
+    }
+
+    /// The program, if it is on the interface of this number.
+    pub(crate) fn program(&self, ifindex: u32) -> Option<io::Result<KeptProgram>> {
+        let program = self.program.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = program.as_ref().filter(|program| program.owned.ifindex == ifindex)?;
+        Some(known.copy())
+    }
+
+    /// Gives the keeper the program, which has just been attached. `maps` without that of sockets.
+    pub(crate) fn own(&self, program: KeptProgram, maps: [BorrowedFd<'_>; 5]) -> io::Result<()> {
+        let sockets = program.sockets.copy()?;
+        let mut fds = vec![program.link.as_fd()];
+        fds.extend(maps);
+        fds.push(sockets.as_fd());
+        self.say(&ToKeeper::Own(program.owned.clone()), &fds)?;
+        *self.program.lock().unwrap_or_else(PoisonError::into_inner) = Some(program);
+        Ok(())
+    }
+
+    /// These are the run's addresses from the next packet on.
+    pub(crate) fn set_addresses(&self, addresses: &[IpAddr]) -> io::Result<()> {
+        self.say(&ToKeeper::Addresses(addresses.to_vec()), &[])
+    }
+
+    /// Ends the run's part; Linux has its ports.
+    pub(crate) fn leave(&self) {
+        // If it fails, the keeper is gone, and the program with it.
+        let _ = self.say(&ToKeeper::Leave, &[]);
+    }
+
+    fn say(&self, message: &ToKeeper, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
+        match ask(socket.as_fd(), message, fds)?.0 {
+            FromKeeper::Done => Ok(()),
+            FromKeeper::Refused(why) => Err(io::Error::other(why)),
+            _ => Err(ErrorKind::InvalidData.into()),
+        }
+    }
+}
+
+impl KeptProgram {
+    fn copy(&self) -> io::Result<KeptProgram> {
+        let sockets = Map::of(self.sockets.copy()?);
+        Ok(KeptProgram { link: self.link.try_clone()?, sockets, owned: self.owned.clone() })
+    }
+}
+
+fn joined(socket: OwnedFd, answer: FromKeeper, mut fds: Vec<OwnedFd>) -> io::Result<Joined> {
+    let mut program = None;
+    let (owner, part) = match answer {
+        FromKeeper::First { owner } => (owner, Part::Queues),
+        FromKeeper::Queues { owner, owned } if fds.len() == 1 + MAPS.len() => {
+            let sockets = Map::of(fds.pop().expect("as many as that"));
+            program = Some(KeptProgram { link: fds.remove(0), sockets, owned });
+            (owner, Part::Queues)
+        }
+        FromKeeper::Link { owner, name } if fds.len() == 1 => (owner, Part::Link(name)),
+        FromKeeper::Refused(why) => return Err(io::Error::other(why)),
+        _ => return Err(ErrorKind::InvalidData.into()),
+    };
+    let (socket, program) = (Mutex::new(socket), Mutex::new(program));
+    Ok((Kept { socket, owner, part, program }, fds))
+}
+
+fn connect(interface: &str) -> io::Result<OwnedFd> {
+    let socket = socket::connect_unix(libc::SOCK_SEQPACKET, &path_of(interface))?;
+    if !is_one_of_us(socket.as_fd()) {
+        let why = "another user's process has the name of the interface's keeper";
+        return Err(io::Error::other(why));
+    }
+    socket::set_receive_timeout(socket.as_fd(), ANSWER)?;
+    Ok(socket)
+}
+
+/// Whether nobody is there, or one who ends.
+fn is_absent(e: &io::Error) -> bool {
+    use ErrorKind::{BrokenPipe, ConnectionRefused, ConnectionReset, UnexpectedEof};
+    [ConnectionRefused, ConnectionReset, BrokenPipe, UnexpectedEof].contains(&e.kind())
+}
+
+/// Whether the process at the other end is of the same user, and of the same namespace of users: a
+/// program that is root of its own is not.
+fn is_one_of_us(socket: BorrowedFd<'_>) -> bool {
+    let namespace = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/user")).ok();
+    let same_user = socket::peer_user(socket).is_ok_and(|user| user == ix_sys::process::user_id());
+    let theirs = socket::peer_process(socket).ok().and_then(|process| {
+        let theirs = namespace(&process.pid().to_string());
+        // Its number was its own until here.
+        theirs.filter(|_| !process.has_ended())
+    });
+    same_user && theirs.is_some() && theirs == namespace("self")
+}
+
+fn ask(
+    socket: BorrowedFd<'_>,
+    message: &ToKeeper,
+    fds: &[BorrowedFd<'_>],
+) -> io::Result<(FromKeeper, Vec<OwnedFd>)> {
+    send_with_fds(socket, &message.encode(), fds, libc::MSG_NOSIGNAL)?;
+    let mut buffer = vec![0; MESSAGE_MAX];
+    let answer = receive_with_fds(socket, &mut buffer, 0)?;
+    if answer.bytes == 0 {
+        return Err(ErrorKind::UnexpectedEof.into());
+    }
+    let message = FromKeeper::decode(&buffer[..answer.bytes]);
+    message.map(|message| (message, answer.fds)).map_err(|_| ErrorKind::InvalidData.into())
+}
+
+/// What went wrong with the keeper of an interface.
+pub(crate) fn keeper_error(name: &str, e: io::Error) -> OpenError {
+    OpenError::system("share the program on", name, e)
+}

@@ -1,0 +1,418 @@
+//! The keeper's own process.
+use super::{MESSAGE_MAX, OWNERS, TO_LINK, TO_SOCKETS, is_one_of_us, path_of};
+use crate::afxdp::{Maps, near, shared_program};
+use crate::exchange::Hung;
+use crate::held_ports::{FRAGMENT_KEY, FRAGMENT_KEY_V6, PORTS};
+use crate::link::VethEnd;
+use crate::namespace::Namespace;
+use ix_proto::Codec;
+use ix_proto::keeper::{FromKeeper, MAPS, Owned, ToKeeper};
+use ix_sys::bpf::{self, Map, Memory, PROGRAM_XDP_FRAGS, Program, ProgramKind};
+use ix_sys::poll::{PollFd, poll};
+use ix_sys::socket::{self, receive_with_fds, send_with_fds};
+use ix_wire::IpAddr;
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+/// So long after the run that had the queues has ended, they are nobody's: its dataplane may take a
+/// moment longer to end, and a queue has one packet memory.
+const QUEUES_REST: Duration = Duration::from_secs(2);
+/// Longest wait for the first run, and for a run after the last one.
+const IDLE: Duration = Duration::from_millis(500);
+/// XDP behind the driver (linux/if_link.h).
+const ATTACH_GENERIC: u32 = 1 << 1;
+
+/// Keeps the interface of this name until no run shares it any more. Ends at once if another
+/// process keeps it.
+pub fn keep(interface: &str) -> io::Result<()> {
+    let listener = match socket::listen_unix(libc::SOCK_SEQPACKET, &path_of(interface)) {
+        Err(e) if e.kind() == io::ErrorKind::AddrInUse => return Ok(()),
+        listener => listener?,
+    };
+    let mut keeper = Keeper::new(interface);
+    let mut idle_since = Instant::now();
+    loop {
+        let mut fds = vec![PollFd::readable(&listener)];
+        fds.extend(keeper.runs.values().map(|run| PollFd::readable(&run.socket)));
+        let slots: Vec<u32> = keeper.runs.keys().copied().collect();
+        let is_idle = slots.is_empty();
+        // After an error, which is an interruption, nothing is ready.
+        let _ = poll(&mut fds, is_idle.then_some(IDLE));
+        if fds[0].is_ready()
+            && let Ok(new) = socket::accept(listener.as_fd())
+            && is_one_of_us(new.as_fd())
+        {
+            keeper.arrives(new);
+        }
+        for (slot, fd) in slots.into_iter().zip(&fds[1..]) {
+            if fd.is_ready() {
+                keeper.hear(slot);
+            }
+        }
+        if !keeper.runs.is_empty() {
+            idle_since = Instant::now();
+        } else if keeper.program.is_some() || idle_since.elapsed() >= IDLE {
+            // Dropped: the program goes.
+            return Ok(());
+        }
+    }
+}
+
+/// A run that shares the interface.
+struct Run {
+    socket: OwnedFd,
+    /// It waits for an answer to its first message.
+    joining: Option<(String, u32)>,
+    /// It has been answered: its addresses count.
+    has_joined: bool,
+    addresses: Vec<IpAddr>,
+    part: Part,
+}
+
+/// What a run has.
+enum Part {
+    Nothing,
+    Queues,
+    Link(Link),
+}
+
+/// A link, which goes with this.
+struct Link {
+    near: String,
+    hung: Hung,
+}
+
+/// The program and its maps.
+struct Kept {
+    link: OwnedFd,
+    owned: Owned,
+    ports: Map,
+    fragments: Memory<FRAGMENT_KEY>,
+    fragments_v6: Memory<FRAGMENT_KEY_V6>,
+    owners: Map,
+    links: Map,
+    sockets: Map,
+}
+
+struct Keeper {
+    interface: String,
+    program: Option<Kept>,
+    /// By their numbers.
+    runs: BTreeMap<u32, Run>,
+    /// Who is to attach the program.
+    first: Option<u32>,
+    /// Numbers, the one that was used last at the end.
+    free: VecDeque<u32>,
+    /// When the queues are free again.
+    queues_at: Instant,
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        if let Some(program) = &self.program {
+            let _ = bpf::detach(program.link.as_fd());
+        }
+    }
+}
+
+impl Keeper {
+    fn new(interface: &str) -> Keeper {
+        Keeper {
+            interface: interface.to_owned(),
+            program: None,
+            runs: BTreeMap::new(),
+            first: None,
+            free: (1..OWNERS).collect(),
+            queues_at: Instant::now(),
+        }
+    }
+
+    fn arrives(&mut self, socket: OwnedFd) {
+        let Some(slot) = self.free.pop_front() else {
+            let why = format!("{} runs share the interface already", OWNERS - 1);
+            say(socket.as_fd(), &FromKeeper::Refused(why), &[]);
+            return;
+        };
+        let (joining, has_joined, addresses) = Default::default();
+        let run = Run { socket, joining, has_joined, addresses, part: Part::Nothing };
+        self.runs.insert(slot, run);
+    }
+
+    /// A run has said something, or has ended.
+    fn hear(&mut self, slot: u32) {
+        let Some(run) = self.runs.get(&slot) else { return };
+        let mut buffer = vec![0; MESSAGE_MAX];
+        let (message, fds) = match receive_with_fds(run.socket.as_fd(), &mut buffer, 0) {
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
+            Ok(said) if said.bytes != 0 && !said.is_cut => {
+                (ToKeeper::decode(&buffer[..said.bytes]).ok(), said.fds)
+            }
+            _ => (None, Vec::new()),
+        };
+        let answer = match message {
+            Some(ToKeeper::Join { name, threads, addresses }) => {
+                if let Some(run) = self.runs.get_mut(&slot) {
+                    (run.addresses, run.joining) = (addresses, Some((name, threads)));
+                }
+                return self.join_waiting();
+            }
+            Some(ToKeeper::Own(owned)) if self.first == Some(slot) || self.has_queues(slot) => {
+                self.own(slot, owned, fds)
+            }
+            Some(ToKeeper::Addresses(addresses)) => self.set_addresses(slot, addresses),
+            Some(ToKeeper::Leave) => {
+                let socket = self.ends(slot);
+                // All of it is gone before the run ends.
+                if self.runs.is_empty()
+                    && let Some(program) = self.program.take()
+                {
+                    let _ = bpf::detach(program.link.as_fd());
+                }
+                if let Some(socket) = socket {
+                    say(socket.as_fd(), &FromKeeper::Done, &[]);
+                }
+                return;
+            }
+            // It has ended, or says what no run says.
+            _ => return drop(self.ends(slot)),
+        };
+        let answer = answer.map_or_else(FromKeeper::Refused, |()| FromKeeper::Done);
+        if let Some(run) = self.runs.get(&slot) {
+            say(run.socket.as_fd(), &answer, &[]);
+        }
+        self.join_waiting();
+    }
+
+    fn has_queues(&self, slot: u32) -> bool {
+        self.runs.get(&slot).is_some_and(|run| matches!(run.part, Part::Queues))
+    }
+
+    /// Answers the runs that wait to join, unless one is about to attach the program.
+    fn join_waiting(&mut self) {
+        let waiting = self.runs.iter().filter(|(_, run)| run.joining.is_some());
+        for slot in waiting.map(|(slot, _)| *slot).collect::<Vec<_>>() {
+            if self.first.is_some() {
+                return;
+            }
+            self.join(slot);
+        }
+    }
+
+    fn join(&mut self, slot: u32) {
+        let Some(run) = self.runs.get_mut(&slot) else { return };
+        let Some((name, threads)) = run.joining.take() else { return };
+        run.has_joined = true;
+        if name != self.interface {
+            return say(run.socket.as_fd(), &FromKeeper::Refused("another interface".into()), &[]);
+        }
+        if self.program.is_none() {
+            (self.first, run.part) = (Some(slot), Part::Queues);
+            return say(run.socket.as_fd(), &FromKeeper::First { owner: slot }, &[]);
+        }
+        // Before anything of it is IX's.
+        if let Err(why) = self.exchange_program() {
+            return self.refuse(slot, why);
+        }
+        let queues = self.runs.values().any(|run| matches!(run.part, Part::Queues));
+        if !queues && Instant::now() >= self.queues_at {
+            self.give_queues(slot);
+        } else if let Err(e) = self.give_link(slot, threads) {
+            self.refuse(slot, format!("cannot make a link for another run: {e}"));
+        }
+    }
+
+    fn refuse(&mut self, slot: u32, why: String) {
+        if let Some(socket) = self.ends(slot) {
+            say(socket.as_fd(), &FromKeeper::Refused(why), &[]);
+        }
+    }
+
+    fn give_queues(&mut self, slot: u32) {
+        let (Some(program), Some(run)) = (&self.program, self.runs.get_mut(&slot)) else { return };
+        let set = program.owners.set(slot, TO_SOCKETS);
+        let fds = set.and_then(|()| program.copies());
+        let Ok(fds) = fds else { return self.refuse(slot, "no descriptors are left".to_owned()) };
+        run.part = Part::Queues;
+        let answer = FromKeeper::Queues { owner: slot, owned: program.owned.clone() };
+        let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+        say(run.socket.as_fd(), &answer, &fds);
+    }
+
+    fn give_link(&mut self, slot: u32, threads: u32) -> Result<(), String> {
+        let Some(program) = &self.program else { return Ok(()) };
+        let told = |e: &dyn std::fmt::Display| e.to_string();
+        let here = Namespace::current().map_err(|e| told(&e))?;
+        let (near, far) = (
+            format!("ixn{}-{slot}", program.owned.ifindex),
+            format!("ixk{}-{slot}", program.owned.ifindex),
+        );
+        // Left by a keeper that was killed.
+        let _ = here.delete_link(&near);
+        let Owned { mac, mtu, ifindex, .. } = program.owned;
+        let queues = threads.clamp(1, 64);
+        let ends = (
+            VethEnd::new(&near).queues(queues).mtu(mtu),
+            VethEnd::new(&far).queues(queues).mtu(mtu).mac(mac),
+        );
+        here.add_veth(&ends.0, &here, &ends.1).map_err(|e| told(&e))?;
+        let made = || -> Result<Hung, String> {
+            for end in [&near, &far] {
+                // Linux must not send packets of its own there. Fails where Linux has no IPv6.
+                let _ = here.set_sysctl(&format!("net/ipv6/conf/{end}/disable_ipv6"), "1");
+                here.set_up(end, true).map_err(|e| told(&e))?;
+            }
+            let link = here.link(&near).map_err(|e| told(&e))?.ok_or("it is gone")?;
+            let (addresses, _) = self.addresses();
+            let insns = near::near(&near::Near {
+                owned: &program.ports,
+                owner: slot,
+                uplink: (ifindex, mac),
+                addresses: &addresses,
+            });
+            let hung = Hung::up(link.index, &[ATTACH_GENERIC], &insns).map_err(|e| told(&e))?;
+            program.links.set(slot, link.index).map_err(|e| told(&e))?;
+            program.owners.set(slot, TO_LINK).map_err(|e| told(&e))?;
+            Ok(hung)
+        };
+        let hung = made().inspect_err(|_| drop(here.delete_link(&near)))?;
+        let ports = program.ports.copy().map_err(|e| told(&e))?;
+        if let Some(run) = self.runs.get_mut(&slot) {
+            run.part = Part::Link(Link { near, hung });
+            let answer = FromKeeper::Link { owner: slot, name: far };
+            say(run.socket.as_fd(), &answer, &[ports.as_fd()]);
+        }
+        Ok(())
+    }
+
+    /// Takes over the program that a run has attached.
+    fn own(&mut self, slot: u32, owned: Owned, fds: Vec<OwnedFd>) -> Result<(), String> {
+        let refused = |e: io::Error| e.to_string();
+        let fds: [OwnedFd; 1 + MAPS.len()] =
+            fds.try_into().map_err(|_| "the program lacks descriptors".to_owned())?;
+        let [link, ports, fragments, fragments_v6, owners, links, sockets] = fds;
+        let kept = Kept {
+            link,
+            owned,
+            ports: Map::of(ports),
+            fragments: Memory::of(fragments),
+            fragments_v6: Memory::of(fragments_v6),
+            owners: Map::of(owners),
+            links: Map::of(links),
+            sockets: Map::of(sockets),
+        };
+        kept.owners.set(slot, TO_SOCKETS).map_err(refused)?;
+        // Where the interface was made again, the old one's has gone with it. Links of others lead
+        // to that: they get new ones when they start again.
+        (self.program, self.first) = (Some(kept), None);
+        Ok(())
+    }
+
+    fn set_addresses(&mut self, slot: u32, addresses: Vec<IpAddr>) -> Result<(), String> {
+        if let Some(run) = self.runs.get_mut(&slot) {
+            run.addresses = addresses;
+        }
+        self.exchange_program()
+    }
+
+    /// The addresses that all runs share, and the groups that any has: an address of which Linux has
+    /// a port that a run has elsewhere is Linux's alone.
+    fn addresses(&self) -> (Vec<IpAddr>, Vec<IpAddr>) {
+        let all = || self.runs.values().filter(|run| run.has_joined).map(|run| &run.addresses);
+        let have_all = |own: &&IpAddr| !own.is_multicast() && all().all(|of| of.contains(own));
+        let own = all().next().map(|first| first.iter().filter(have_all).copied().collect());
+        let mut groups: Vec<_> = all().flatten().filter(|ip| ip.is_multicast()).copied().collect();
+        groups.sort_unstable();
+        groups.dedup();
+        (own.unwrap_or_default(), groups)
+    }
+
+    /// Lets the programs judge by the addresses that there are now.
+    fn exchange_program(&self) -> Result<(), String> {
+        let Some(program) = &self.program else { return Ok(()) };
+        let (addresses, groups) = self.addresses();
+        let insns = shared_program(&program.maps(), &addresses, &groups);
+        let flags = if program.owned.frags { PROGRAM_XDP_FRAGS } else { 0 };
+        let loaded = Program::load(ProgramKind::Xdp, c"ix_xdp", &insns, flags);
+        match loaded.and_then(|loaded| loaded.replace_in(program.link.as_fd())) {
+            // The interface is gone.
+            Err(e) if e.raw_os_error() == Some(libc::ENOLINK) => {}
+            replaced => replaced.map_err(|e| format!("cannot change the program: {e}"))?,
+        }
+        for (slot, run) in &self.runs {
+            if let Part::Link(link) = &run.part {
+                let insns = near::near(&near::Near {
+                    owned: &program.ports,
+                    owner: *slot,
+                    uplink: (program.owned.ifindex, program.owned.mac),
+                    addresses: &addresses,
+                });
+                link.hung.replace(&insns).map_err(|e| format!("cannot change a link: {e}"))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Nothing is a run's any more; Linux has its ports at once. Returns its connection.
+    fn ends(&mut self, slot: u32) -> Option<OwnedFd> {
+        let run = self.runs.remove(&slot)?;
+        if self.first == Some(slot) {
+            self.first = None;
+        }
+        if let Some(program) = &self.program {
+            let _ = program.owners.set(slot, 0);
+            if let Part::Link(link) = &run.part {
+                let _ = program.links.remove(slot);
+                if let Ok(here) = Namespace::current() {
+                    let _ = here.delete_link(&link.near);
+                }
+            }
+            // The next owner of this number has none of them.
+            for key in 0..2 * PORTS {
+                if program.ports.get(key).is_ok_and(|owner| owner == slot) {
+                    let _ = program.ports.set(key, 0);
+                }
+            }
+        }
+        if matches!(run.part, Part::Queues) {
+            self.queues_at = Instant::now() + QUEUES_REST;
+        }
+        self.free.push_back(slot);
+        // An address that it did not share may be the others'.
+        let _ = self.exchange_program();
+        Some(run.socket)
+    }
+}
+
+impl Kept {
+    fn maps(&self) -> Maps<'_> {
+        Maps {
+            sockets: &self.sockets,
+            owned: &self.ports,
+            owners: &self.owners,
+            links: &self.links,
+            fragments: &self.fragments,
+            fragments_v6: &self.fragments_v6,
+        }
+    }
+
+    /// Descriptors of it all, in the order in which they are sent.
+    fn copies(&self) -> io::Result<Vec<OwnedFd>> {
+        Ok(vec![
+            self.link.try_clone()?,
+            self.ports.copy()?,
+            self.fragments.copy()?,
+            self.fragments_v6.copy()?,
+            self.owners.copy()?,
+            self.links.copy()?,
+            self.sockets.copy()?,
+        ])
+    }
+}
+
+/// A run that does not listen has ended, which its connection says.
+fn say(socket: BorrowedFd<'_>, message: &FromKeeper, fds: &[BorrowedFd<'_>]) {
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    let _ = send_with_fds(socket, &message.encode(), fds, flags);
+}
