@@ -96,7 +96,10 @@ impl World {
             Call::TimerCancel { timer } => Ok(self.timers.remove(&timer).is_some().into()),
             Call::TxAlloc { bytes } => self.tx_alloc(bytes),
             Call::Drain => self.drain(thread),
-            Call::GetInfo { .. } | Call::TxFree { .. } | Call::Give { .. } => Err(CallError::NoSys),
+            Call::GetInfo { .. }
+            | Call::TxFree { .. }
+            | Call::Give { .. }
+            | Call::UdpListen { .. } => Err(CallError::NoSys),
         }
     }
 
