@@ -72,6 +72,8 @@ impl Core {
                 }
                 Event::FlowError { cookie, said, .. } => self.flow_failed(elastic, cookie, said),
                 Event::UdpSent { cookie } => self.datagram_left(cookie, 0),
+                // Another process of the program has said something of what both have.
+                Event::Signal { .. } => self.looks_soon(),
                 _ => {}
             }
         }
@@ -90,6 +92,10 @@ impl Core {
         unsafe { stream.flow.receive.take_in(data) };
         stream.skip_consumed();
         let deferred = stream.deferred_until_us.is_some();
+        if stream.shared.is_some() {
+            // Another process may wait for it.
+            self.looks_soon();
+        }
         self.notify(id, IN);
         if deferred {
             self.enters_queue(id);
@@ -138,6 +144,9 @@ impl Core {
     fn ended(&mut self, id: Id) {
         let Some(stream) = self.live_stream(id) else { return };
         stream.eof = true;
+        if stream.shared.is_some() {
+            self.looks_soon();
+        }
         self.notify(id, IN | EPOLLRDHUP | EPOLLHUP);
         self.ends_deferral(id);
     }

@@ -6,7 +6,7 @@ use crate::slab::Id;
 use crate::socket::{Kind, Outgoing, Socket};
 use crate::state::Core;
 use crate::stream::{CORK_US, Hold, Phase, Stream};
-use crate::{clock, errno, family, log};
+use crate::{clock, errno, family, holders, log};
 use ix_abi::{FlowInfo, FlowOption, Handle, SgEntry};
 use libix::Error;
 use libix::engine::{Batch, Emitted, Ending};
@@ -87,6 +87,7 @@ impl Core {
 
     fn emit_waiting(&mut self, elastic: usize, thread: &mut Thread) -> bool {
         let (mut more, mut unfinished) = (Vec::new(), false);
+        self.emit_nudges(elastic, thread);
         while self.elastic_threads[elastic].batch.has_room(thread, CALLS_A_SOCKET) {
             let Some(id) = self.elastic_threads[elastic].dirty.pop_front() else { break };
             // A connection that was refused here is in the list of another elastic thread now.
@@ -124,6 +125,21 @@ impl Core {
         let left = unfinished || !more.is_empty() || self.elastic_threads[elastic].has_calls();
         more.into_iter().for_each(|id| self.mark_dirty(id));
         left || self.elastic_threads[elastic].batch.pending().iter().any(Pending::is_urgent)
+    }
+
+    /// Makes other processes look at what this one has said of connections that both have.
+    #[inline]
+    fn emit_nudges(&mut self, elastic: usize, thread: &mut Thread) {
+        if !holders::has_nudges() {
+            return;
+        }
+        let batch = &mut self.elastic_threads[elastic].batch;
+        if batch.has_room(thread, u64::BITS as usize) {
+            let nudges = holders::take_nudges();
+            for to in (0..u64::BITS).filter(|to| nudges >> to & 1 != 0) {
+                batch.push(thread, call::nudge(to), Pending::Nothing);
+            }
+        }
     }
 
     /// Tells the dataplane what the backlogs of ports are now, and how many places are free again.
@@ -336,8 +352,12 @@ impl Core {
                     Err(error) => self.died(id, errno::of_error(error)),
                 },
                 Pending::Accept(id) => {
+                    let stream = self.sockets.get_mut(id).and_then(Socket::stream);
+                    let came = stream.is_some_and(|stream| stream.shared.is_some());
                     if answer.is_err() {
                         self.died(id, libc::ECONNRESET);
+                    } else if came {
+                        self.notify(id, libc::EPOLLOUT | libc::EPOLLWRNORM);
                     }
                 }
                 Pending::Give(id) => self.gave(id, answer),

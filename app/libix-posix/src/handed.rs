@@ -9,16 +9,18 @@ use crate::slab::Id;
 use crate::socket::{Kind, Socket};
 use crate::state::Core;
 use crate::stream::{Gift, Phase, Stream};
+use crate::wait::Interest;
 use crate::{clock, holders, in_flight, kin};
 use libix::engine::Flow;
 use std::net::SocketAddr;
 
 /// In the number that goes with a connection: it is one that several processes have.
 const HANDED: u64 = 1 << 62;
-/// Time between looks at whether another process uses a connection, µs.
-const LOOKS_US: u64 = 1_000;
+/// Time between looks at whether another process uses a connection, µs: whoever does says so by way
+/// of the dataplane (`NUDGE`), unless the owner was not known to it yet.
+const LOOKS_US: u64 = 5_000;
 /// The same when nobody has said anything for [`NEW_US`].
-const SELDOM_US: u64 = 10_000;
+const SELDOM_US: u64 = 50_000;
 const NEW_US: u64 = 200_000;
 /// Time between looks at whether the others have ended, µs.
 const ENDS_US: u64 = 50_000;
@@ -52,6 +54,7 @@ impl Core {
         for id in others {
             if let Some(socket) = self.sockets.get_mut(id) {
                 socket.named = holders::share(socket.named).or(socket.named);
+                socket.begins_file_flags();
             }
         }
         self.looks_soon();
@@ -59,6 +62,7 @@ impl Core {
             let Some(stream) = self.sockets.get_mut(id).and_then(Socket::stream) else { continue };
             stream.shared = holders::share(stream.shared);
             self.leaves_to_others(id);
+            self.sockets.get(id).into_iter().for_each(Socket::begins_file_flags);
             let Some(stream) = self.sockets.get_mut(id).and_then(Socket::stream) else { continue };
             if stream.shared.is_some() && !self.handed.contains(&id) {
                 self.handed.push(id);
@@ -75,6 +79,23 @@ impl Core {
             (Some(at), stream.read_shut, stream.unsent_low);
         (away.was_open, away.announced) = (true, true);
         Some(away)
+    }
+
+    /// A thread of the program waits, or does so no more: for what several processes have, so that
+    /// one of these gets it for which another one does not wait.
+    pub fn watches_handed(&mut self, interest: Interest<'_>, yes: bool) {
+        for id in &self.handed {
+            let Some(socket) = self.sockets.get(*id) else { continue };
+            let is_in = |set: &Id| socket.watches.iter().any(|watch| watch.set == *set);
+            let waits = match interest {
+                Interest::Socket(only) => only == *id,
+                Interest::Several(several, sets) => several.contains(id) || sets.iter().any(is_in),
+                Interest::Set(set) => is_in(&set),
+            };
+            if waits {
+                socket.noted_at().into_iter().for_each(|at| holders::watches(at, yes));
+            }
+        }
     }
 
     /// After a cycle: gives away what other processes use, and hears of what has ended.
@@ -112,6 +133,7 @@ impl Core {
         stream.legacy = stream.shared.map_or(0, |at| HANDED | u64::from(at));
         if stream.phase != Phase::Away {
             stream.says_consumed();
+            stream.shared.into_iter().for_each(holders::owns);
         }
         if stream.legacy != stream.legacy_told && stream.phase != Phase::Away {
             self.mark_dirty(id);
@@ -128,13 +150,18 @@ impl Core {
     }
 
     /// The next cycle looks at connections that several processes have.
-    fn looks_soon(&mut self) {
+    pub fn looks_soon(&mut self) {
         (self.looks_us, self.holders_again_us) = (Some(LOOKS_US), 0);
     }
 
     fn look_at(&mut self, id: Id) -> Handed {
         let Some(socket) = self.sockets.get_mut(id) else { return Handed::Not };
         let (is_closed, passed) = (socket.fds == 0, socket.passed);
+        if socket.sees_file_flags() {
+            self.mark_dirty(id);
+            self.notify(id, libc::EPOLLOUT | libc::EPOLLWRNORM);
+        }
+        let Some(socket) = self.sockets.get_mut(id) else { return Handed::Not };
         let Some(stream) = socket.stream() else { return Handed::Not };
         let Some(at) = stream.shared else { return Handed::Not };
         match stream.phase {
@@ -170,7 +197,9 @@ impl Core {
                 Handed::Looks
             }
             _ => {
-                if let Some(to) = holders::taker(at, is_closed) {
+                let has_news = stream.unread() > 0 || stream.eof;
+                let watcher = || holders::watcher(at).filter(|_| has_news);
+                if let Some(to) = holders::taker(at, is_closed).or_else(watcher) {
                     let token = HANDED | u64::from(at);
                     let gift = Gift { to, token, from: None, asked: false, tries: 0 };
                     stream.gift = Some(Box::new(gift));
@@ -270,7 +299,6 @@ impl Core {
         // Who was killed may have read bytes that it has not returned.
         stream.goes_on_at(returned, holders::consumed(at));
         self.mark_dirty(id);
-        self.notify(id, libc::EPOLLOUT | libc::EPOLLWRNORM);
         true
     }
 }

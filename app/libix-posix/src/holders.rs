@@ -31,8 +31,14 @@ struct One {
     record: [AtomicU64; RECORD_WORDS],
     /// The place of the process that uses it, plus one; 0: the owner may keep it.
     wanted: AtomicU32,
-    /// It has ended, with this errno plus one.
+    /// The processes of which threads wait for it in epoll sets, as bits. A hint.
+    watchers: AtomicU64,
+    /// The owner's number in the dataplane, plus one; 0: not known. A hint: whom to nudge.
+    owner: AtomicU32,
+    /// It has ended, with this errno plus one; the first process that takes the errno leaves none.
     ended: AtomicU32,
+    /// What all its processes see of it ([`crate::file_flags`]); 0: nothing is noted.
+    flags: AtomicU32,
     /// Bytes of the peer's stream that its processes have read.
     consumed: AtomicU64,
 }
@@ -58,6 +64,8 @@ struct Shared {
     /// The number of each in the dataplane, plus one; 0: it shares none.
     attachments: [AtomicU32; PROCESSES_MAX],
     connections: [One; CONNECTIONS_MAX],
+    /// Connections from this place on were never taken.
+    top: AtomicU32,
     names: [Name; NAMES_MAX],
     /// Grows with each change that an owner should see.
     changes: AtomicU32,
@@ -76,6 +84,9 @@ thread_local! {
 static NEXT: AtomicU32 = AtomicU32::new(0);
 /// The number of this process in the dataplane, plus one.
 static ATTACHMENT: AtomicU32 = AtomicU32::new(0);
+/// Processes that should look at once at what this one has said, as bits by their numbers in the
+/// dataplane.
+static NUDGES: AtomicU64 = AtomicU64::new(0);
 
 /// At the start: what the processes of the run share.
 pub fn begin_run() {
@@ -98,6 +109,47 @@ fn changed() {
     if let Some(shared) = shared() {
         shared.changes.fetch_add(1, Ordering::AcqRel);
     }
+}
+
+impl Shared {
+    /// The places that were ever taken.
+    fn taken(&self) -> &[One] {
+        &self.connections[..(self.top.load(Ordering::Acquire) as usize).min(CONNECTIONS_MAX)]
+    }
+
+    /// The process with this place has none of them any more but those that `keeps` names.
+    fn drop_all_of(&self, place: usize, keeps: impl Fn(u32) -> bool) {
+        let bit = 1 << place;
+        for (at, one) in self.taken().iter().enumerate() {
+            if one.holders.load(Ordering::Acquire) & bit != 0 && !keeps(at as u32) {
+                one.holders.fetch_and(!bit, Ordering::AcqRel);
+            }
+        }
+    }
+}
+
+impl One {
+    fn nudge_owner(&self) {
+        nudge(self.owner.load(Ordering::Acquire));
+    }
+}
+
+fn nudge(number_plus_1: u32) {
+    if number_plus_1 != 0 && number_plus_1 != ATTACHMENT.load(Ordering::Relaxed) {
+        NUDGES.fetch_or(1 << ((number_plus_1 - 1) % u64::BITS), Ordering::AcqRel);
+    }
+}
+
+/// Whether there are processes to nudge.
+#[inline]
+pub fn has_nudges() -> bool {
+    NUDGES.load(Ordering::Relaxed) != 0
+}
+
+/// The processes that the dataplane is to nudge, as bits by their numbers there.
+#[inline]
+pub fn take_nudges() -> u64 {
+    if has_nudges() { NUDGES.swap(0, Ordering::AcqRel) } else { 0 }
 }
 
 fn own() -> Option<usize> {
@@ -144,17 +196,20 @@ fn is_ended_child(pid: i32) -> bool {
 /// Takes a place that no living process has.
 fn take_place(pid: i32) -> Option<usize> {
     let shared = shared()?;
-    let place = (0..PROCESSES_MAX).find(|place| {
-        let entry = &shared.pids[*place];
-        let before = entry.load(Ordering::Acquire);
+    let take = |place: &usize, before| {
         let (acquire, relaxed) = (Ordering::Acquire, Ordering::Relaxed);
-        !lives(shared, *place) && entry.compare_exchange(before, pid, acquire, relaxed).is_ok()
+        shared.pids[*place].compare_exchange(before, pid, acquire, relaxed).is_ok()
+    };
+    // Most have said that they end, so Linux need not be asked.
+    let place = (0..PROCESSES_MAX).find(|place| take(place, 0)).or_else(|| {
+        (0..PROCESSES_MAX).find(|place| {
+            let before = shared.pids[*place].load(Ordering::Acquire);
+            !lives(shared, *place) && take(place, before)
+        })
     })?;
     shared.taken_us[place].store(clock::now_us(), Ordering::Release);
     shared.attachments[place].store(0, Ordering::Release);
-    for one in &shared.connections {
-        one.holders.fetch_and(!(1 << place), Ordering::AcqRel);
-    }
+    shared.drop_all_of(place, |_| false);
     Some(place)
 }
 
@@ -184,6 +239,7 @@ pub fn before_fork() -> bool {
         return false;
     }
     let child = take_place(RESERVED);
+    NEXT.store(0, Ordering::Relaxed);
     CHILD.store(child.map_or(0, |place| place as u32 + 1), Ordering::Relaxed);
     child.is_some()
 }
@@ -192,6 +248,7 @@ pub fn before_fork() -> bool {
 pub fn forked() {
     OWN.store(CHILD.swap(0, Ordering::Relaxed), Ordering::Relaxed);
     ATTACHMENT.store(0, Ordering::Relaxed);
+    NUDGES.store(0, Ordering::Relaxed);
     let (Some(own), Some(shared)) = (own(), shared()) else { return };
     let (acquire, relaxed) = (Ordering::AcqRel, Ordering::Relaxed);
     if shared.pids[own].compare_exchange(RESERVED, pid::own(), acquire, relaxed).is_err() {
@@ -208,9 +265,7 @@ pub fn after_fork() {
 /// In the parent, after that: there is no child, and nobody but the parent has its connections.
 pub fn not_forked() {
     let (Some(place), Some(shared)) = (LAST.take().checked_sub(1), shared()) else { return };
-    for one in &shared.connections {
-        one.holders.fetch_and(!(1 << place), Ordering::AcqRel);
-    }
+    shared.drop_all_of(place as usize, |_| false);
     shared.pids[place as usize].store(0, Ordering::Release);
     changed();
 }
@@ -221,6 +276,21 @@ pub fn attached(number_plus_1: u32) {
     if let (Some(own), Some(shared)) = (own(), shared()) {
         shared.attachments[own].store(number_plus_1, Ordering::Release);
         changed();
+    }
+}
+
+/// This process shares the dataplane now: owners of what it has should look whether it gets it.
+pub fn arrived() {
+    if let (Some(own), Some(shared)) = (own(), shared()) {
+        let has = |one: &&One| one.holders.load(Ordering::Acquire) >> own & 1 != 0;
+        shared.taken().iter().filter(has).for_each(One::nudge_owner);
+    }
+}
+
+/// This process owns a connection that others have.
+pub fn owns(at: u32) {
+    if let Some(one) = connection(at) {
+        one.owner.store(ATTACHMENT.load(Ordering::Relaxed), Ordering::Release);
     }
 }
 
@@ -261,6 +331,10 @@ fn take_connection(own: usize) -> Option<u32> {
     shared.connections[at].wanted.store(0, Ordering::Relaxed);
     shared.connections[at].ended.store(0, Ordering::Relaxed);
     shared.connections[at].consumed.store(0, Ordering::Relaxed);
+    shared.connections[at].owner.store(0, Ordering::Relaxed);
+    shared.connections[at].flags.store(0, Ordering::Relaxed);
+    shared.connections[at].watchers.store(0, Ordering::Relaxed);
+    shared.top.fetch_max(at as u32 + 1, Ordering::AcqRel);
     shared.connections[at].serial.fetch_add(1, Ordering::AcqRel);
     NEXT.store(at as u32 + 1, Ordering::Relaxed);
     Some(at as u32)
@@ -334,8 +408,11 @@ pub fn named(inode: u64) -> Option<u32> {
 /// This process uses a connection that another one owns.
 pub fn want(at: u32) {
     if let Some(one) = connection(at) {
-        one.wanted.store(OWN.load(Ordering::Relaxed), Ordering::Release);
-        changed();
+        let own = OWN.load(Ordering::Relaxed);
+        if one.wanted.swap(own, Ordering::AcqRel) != own {
+            changed();
+            one.nudge_owner();
+        }
     }
 }
 
@@ -354,11 +431,35 @@ pub fn taker(at: u32, any: bool) -> Option<u32> {
     wanted.or_else(|| any.then(|| (0..PROCESSES_MAX).find_map(number)).flatten())
 }
 
+/// Threads of this process wait for a connection, or do so no more.
+pub fn watches(at: u32, yes: bool) {
+    let (Some(own), Some(one)) = (own(), connection(at)) else { return };
+    let bit = 1 << own;
+    if !yes {
+        one.watchers.fetch_and(!bit, Ordering::AcqRel);
+    } else if one.watchers.fetch_or(bit, Ordering::AcqRel) & bit == 0 {
+        changed();
+        one.nudge_owner();
+    }
+}
+
+/// The number in the dataplane of a process that waits for what this one does not wait for.
+pub fn watcher(at: u32) -> Option<u32> {
+    let (own, shared, one) = (own()?, shared()?, connection(at)?);
+    let all = one.watchers.load(Ordering::Acquire) & one.holders.load(Ordering::Acquire);
+    let number = |place: usize| {
+        let number = shared.attachments[place].load(Ordering::Acquire).checked_sub(1);
+        number.filter(|_| all >> place & 1 != 0 && lives(shared, place))
+    };
+    if all >> own & 1 != 0 { None } else { (0..PROCESSES_MAX).find_map(number) }
+}
+
 /// This process owns it now. Another one may want it already: the giver, which hears later that it
 /// has given it, cannot tell.
 pub fn took(at: u32) {
     if let Some(one) = connection(at) {
         let (own, relaxed) = (OWN.load(Ordering::Relaxed), Ordering::Relaxed);
+        owns(at);
         // An error means that another one wants it.
         let _ = one.wanted.compare_exchange(own, 0, Ordering::AcqRel, relaxed);
     }
@@ -378,18 +479,25 @@ pub fn leave(at: u32) {
     if let (Some(own), Some(one)) = (own(), connection(at)) {
         one.holders.fetch_and(!(1 << own), Ordering::AcqRel);
         changed();
+        one.nudge_owner();
     }
 }
 
 /// This process ends, or executes another program: it has none of them any more but these.
 pub fn leave_all_but(kept: &[u32]) {
     let (Some(own), Some(shared)) = (own(), shared()) else { return };
-    for (at, one) in shared.connections.iter().enumerate() {
-        if !kept.contains(&(at as u32)) {
-            one.holders.fetch_and(!(1 << own), Ordering::AcqRel);
-        }
-    }
+    shared.drop_all_of(own, |at| kept.contains(&at));
     changed();
+}
+
+/// This process ends, and gives its place back.
+pub fn gone() {
+    leave_all_but(&[]);
+    if let (Some(own), Some(shared)) = (own(), shared()) {
+        OWN.store(0, Ordering::Relaxed);
+        shared.attachments[own].store(0, Ordering::Release);
+        shared.pids[own].store(0, Ordering::Release);
+    }
 }
 
 /// Notes how many bytes of the peer's stream this owner and those before it have read in all.
@@ -406,10 +514,52 @@ pub fn consumed(at: u32) -> u64 {
 
 /// A connection has ended, which the other processes hear this way.
 pub fn ends(at: u32, errno: i32) {
-    if let Some(one) = connection(at) {
-        one.ended.store(errno as u32 + 1, Ordering::Release);
+    if let (Some(one), Some(shared)) = (connection(at), shared()) {
+        let (said, acquire, relaxed) = (errno as u32 + 1, Ordering::AcqRel, Ordering::Relaxed);
+        if one.ended.compare_exchange(0, said, acquire, relaxed).is_err() {
+            return;
+        }
         changed();
+        let holders = one.holders.load(Ordering::Acquire);
+        let others = shared.attachments.iter().enumerate();
+        others
+            .filter(|(place, _)| holders >> place & 1 != 0)
+            .for_each(|(_, number)| nudge(number.load(Ordering::Acquire)));
     }
+}
+
+/// A process has taken the errno of a connection that has ended: nobody else gets it. Returns what
+/// is left of it.
+pub fn take_end(at: u32, errno: i32) -> i32 {
+    let Some(one) = connection(at) else { return errno };
+    let (said, taken) = (errno as u32 + 1, 1);
+    let (acquire, relaxed) = (Ordering::AcqRel, Ordering::Relaxed);
+    match one.ended.compare_exchange(said, taken, acquire, relaxed) {
+        // Nobody was told yet: it is said without the errno.
+        Ok(_) | Err(0) => errno,
+        Err(_) => 0,
+    }
+}
+
+/// What all processes see of a socket; 0: nothing is noted.
+pub fn flags(at: u32) -> u32 {
+    connection(at).map_or(0, |one| one.flags.load(Ordering::Acquire))
+}
+
+/// Notes what all processes are to see of a socket, if nothing is noted.
+pub fn begin_flags(at: u32, flags: u32) {
+    if let Some(one) = connection(at) {
+        let _ = one.flags.compare_exchange(0, flags, Ordering::AcqRel, Ordering::Relaxed);
+    }
+}
+
+/// This process has changed some of the flags.
+pub fn change_flags(at: u32, before: u32, after: u32) {
+    let Some(one) = connection(at) else { return };
+    one.flags.fetch_or(after & !before, Ordering::AcqRel);
+    one.flags.fetch_and(!(before & !after), Ordering::AcqRel);
+    changed();
+    one.nudge_owner();
 }
 
 /// How a connection of another process has ended.
@@ -418,12 +568,17 @@ pub fn end_of(at: u32) -> Option<i32> {
     ended.checked_sub(1).map(|errno| errno as i32)
 }
 
+/// Tests that stand for processes of a run: one at a time has this process's place.
+#[cfg(test)]
+pub static ONE_TEST: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn a_connection_goes_to_whoever_uses_it_and_ends_with_the_last() {
+        let _one = ONE_TEST.lock();
         begin_run();
         pid::note();
         assert!(before_fork(), "there is a place");

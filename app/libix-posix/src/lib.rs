@@ -83,6 +83,7 @@ mod cycle;
 mod cycle_tests;
 mod dispatch;
 mod emit;
+mod file_flags;
 mod helper;
 mod in_reserve;
 mod kept_numbers;

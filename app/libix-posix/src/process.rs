@@ -261,7 +261,7 @@ pub fn finish() {
     }
     let mut core = lock();
     if !core.has_begun() {
-        holders::leave_all_but(&[]);
+        holders::gone();
     }
     if !core.has_begun() || core.finishing {
         return;
@@ -311,6 +311,7 @@ pub fn finish() {
             }
         }
     }
+    holders::gone();
     drop(core);
     // SAFETY: as above.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, core::ptr::null_mut()) };

@@ -74,6 +74,7 @@ pub fn receive(fd: RawFd, mut to: Scatter<'_>, flags: i32) -> Outcome<Received> 
     signals::reset();
     let mut core = lock();
     let id = socket_of(&core, fd)?;
+    core.sees_file_flags(id);
     let Some(socket) = core.sockets.get_mut(id) else { return Err(libc::EBADF.into()) };
     let (ipv6, timeout) = (socket.ipv6, socket.options.receive_timeout);
     let tells_unread = socket.options.tells_unread;
@@ -208,8 +209,10 @@ fn take_bytes(
     if error != 0 && !eof {
         if *total == 0
             && let Some(socket) = core.sockets.get_mut(id)
+            && socket.take_error() == 0
         {
-            socket.take_error();
+            // Another process has got it.
+            return Some(Ok(()));
         }
         return Some(Err(error));
     }

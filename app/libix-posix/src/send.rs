@@ -35,6 +35,7 @@ pub fn send_as(
     signals::reset();
     let mut core = lock();
     let id = socket_of(&core, fd)?;
+    core.sees_file_flags(id);
     let Some(socket) = core.sockets.get(id) else { return Err(libc::EBADF.into()) };
     let is_stream = matches!(socket.kind, Kind::Stream(_));
     let to = match to {
@@ -114,8 +115,9 @@ fn give_bytes(
     let elastic = &mut elastic_threads[socket.elastic];
     if socket.error != 0 {
         let errno = socket.error;
-        if *total == 0 {
-            socket.take_error();
+        if *total == 0 && socket.take_error() == 0 {
+            // Another process has got it.
+            return Some(Err(libc::EPIPE));
         }
         return Some(Err(errno));
     }

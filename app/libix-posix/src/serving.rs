@@ -152,6 +152,7 @@ fn start_dataplane(core: &mut Core) -> bool {
     core.tx_bytes = process.tx_bytes();
     core.open_ports_on(process.threads() as usize);
     holders::attached(process.attachment() + 1);
+    holders::arrived();
     kick::set_process(process);
     let Some(process) = kick::process() else { return false };
     for elastic in 0..core.elastic_count {

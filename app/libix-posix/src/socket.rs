@@ -315,7 +315,14 @@ impl Socket {
 
     /// Returns `SO_ERROR` and clears it.
     pub fn take_error(&mut self) -> i32 {
-        core::mem::take(&mut self.error)
+        let errno = core::mem::take(&mut self.error);
+        match &self.kind {
+            // As one file has it, one process gets it.
+            Kind::Stream(stream) if errno != 0 && stream.phase == Phase::Dead => {
+                stream.shared.map_or(errno, |at| holders::take_end(at, errno))
+            }
+            _ => errno,
+        }
     }
 
     /// What `poll` would return: `EPOLL*` bits, which have the values of `POLL*`.
@@ -343,7 +350,11 @@ impl Socket {
                     return bits as u32;
                 }
                 bits |= when(stream.unread() >= self.options.receive_low.max(1), IN);
-                let room = !self.starving && stream.is_writable(self.send_buffer());
+                // What nobody has read comes along from another process once it is accepted, and a
+                // program hears of both at a time.
+                let arrives = stream.phase == Phase::ToAccept && stream.shared.is_some();
+                let room =
+                    !self.starving && !arrives && stream.is_writable(self.send_buffer());
                 bits |= when(dead || stream.flow.is_shut() || room, OUT);
             }
             Kind::Datagrams(datagrams) => {

@@ -33,18 +33,27 @@ const CONGESTION_NAME_MAX: usize = 16;
 /// `setsockopt` of options that need no Linux socket. For all others returns `Linux`; the caller
 /// sets them on the Linux socket and calls [`changed`].
 pub fn set(fd: RawFd, level: i32, name: i32, value: &[u8]) -> Outcome<()> {
+    let mut core = lock();
+    let id = socket_of(&core, fd)?;
+    core.change_file_flags(id, |core| set_of(core, (fd, id), (level, name), value))
+}
+
+fn set_of(
+    core: &mut Core,
+    (fd, id): (RawFd, Id),
+    (level, name): (i32, i32),
+    value: &[u8],
+) -> Outcome<()> {
     let int = |at: usize| {
         let bytes = value.get(at..at + 4).and_then(|bytes| bytes.try_into().ok());
         bytes.map(i32::from_ne_bytes).ok_or(Instead::Linux)
     };
-    let mut core = lock();
-    let id = socket_of(&core, fd)?;
     let Some(socket) = core.sockets.get_mut(id) else { return Err(libc::EBADF.into()) };
     if unsupported::refuses(&socket.kind, level, name) {
         return Err(libc::ENOPROTOOPT.into());
     }
     if (level, name) == (SOL_SOCKET, SO_BINDTODEVICE) {
-        return bind_to_device(&mut core, id, value);
+        return bind_to_device(core, id, value);
     }
     let tcp = socket.is_tcp();
     let is_linux = matches!(socket.kind, Kind::Linux);
@@ -142,9 +151,13 @@ fn set_congestion(socket: &mut Socket, fd: RawFd, value: &[u8]) -> Outcome<()> {
 
 /// `setsockopt` has succeeded on the Linux socket: does the same on IX.
 pub fn changed(fd: RawFd, level: i32, name: i32) {
-    let read = |name| number(fd, level, name);
     let mut core = lock();
     let Ok(id) = socket_of(&core, fd) else { return };
+    core.change_file_flags(id, |core| changed_of(core, (fd, id), (level, name)));
+}
+
+fn changed_of(core: &mut Core, (fd, id): (RawFd, Id), (level, name): (i32, i32)) {
+    let read = |name| number(fd, level, name);
     let Some(socket) = core.sockets.get_mut(id) else { return };
     let (is_linux, is_tcp) = (socket.is_linux(), socket.is_tcp());
     let options = &mut socket.options;
@@ -243,7 +256,7 @@ pub fn changed(fd: RawFd, level: i32, name: i32) {
         // A device of Linux's, or none.
         (SOL_SOCKET, SO_BINDTODEVICE) if has_device(fd) => {
             if matches!(socket.kind, Kind::Idle { ix: false, .. }) {
-                let _ = ops::leave_to_linux(&mut core, fd, id);
+                let _ = ops::leave_to_linux(core, fd, id);
             }
             return;
         }
@@ -325,6 +338,7 @@ const SOF_TIMESTAMPING_SOFTWARE: i32 = 1 << 4;
 pub fn get(fd: RawFd, level: i32, name: i32) -> Outcome<Option<Vec<u8>>> {
     let mut core = lock();
     let id = socket_of(&core, fd)?;
+    core.sees_file_flags(id);
     let configured = core.congestion;
     let mtu = core.has_begun().then(|| core.device_mtu());
     let Core { sockets, paths, .. } = &mut *core;

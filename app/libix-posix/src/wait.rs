@@ -14,7 +14,7 @@ use crate::lock::{Guard, lock};
 use crate::slab::Id;
 use crate::state::Core;
 use crate::waiter::Waiter;
-use crate::{cancel, filtered, serving, signals, wake};
+use crate::{cancel, filtered, holders, kick, serving, signals, wake};
 use libix::raw::Wait;
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
@@ -92,8 +92,10 @@ pub fn wait<T>(
     let elastic = if how.drives { core.home() } else { 0 };
     let mut core = core;
     let listeners = core.waits_for_listeners(how.interest);
+    core.watches_handed(how.interest, true);
     let (mut core, result) = wait_at(core, elastic, how, ready);
     core.waits_no_more(&listeners);
+    core.watches_handed(how.interest, false);
     core.pass_on(elastic);
     (core, result)
 }
@@ -149,6 +151,10 @@ fn wait_at<T>(
                 return (core, Err(Stop::Linux));
             }
             continue;
+        }
+        if holders::has_nudges() && core.elastic_threads[elastic].role != Role::Free {
+            // Its driver takes them along.
+            kick::kick(elastic);
         }
         let wake_fd = wake::own_fd();
         let waiter = Waiter::Sleeper(wake_fd, elastic);

@@ -247,6 +247,11 @@ pub enum Call {
         /// The number.
         value: u64,
     },
+    /// Makes another process of the program return from its wait.
+    Nudge {
+        /// The number of that process.
+        to: u32,
+    },
 }
 
 /// An address and a port of the transport protocol, in host byte order.
@@ -414,6 +419,7 @@ impl Call {
                 (call_op::GIVE, [handle, to as u64, token, 0, 0, 0])
             }
             Call::Signal { thread, value } => (call_op::SIGNAL, [thread as u64, value, 0, 0, 0, 0]),
+            Call::Nudge { to } => (call_op::NUDGE, [to as u64, 0, 0, 0, 0, 0]),
         };
         CallSlot { op, reserved: 0, ret: 0, args }
     }
@@ -510,6 +516,7 @@ impl Call {
             call_op::PACKET_INFO => Call::PacketInfo { queue: id(a[0])?, to: a[1] },
             call_op::GIVE => Call::Give { handle: a[0], to: number(a[1])?, token: a[2] },
             call_op::SIGNAL => Call::Signal { thread: number(a[0])?, value: a[1] },
+            call_op::NUDGE => Call::Nudge { to: number(a[0])? },
             _ => return Err(CallError::NoSys),
         })
     }

@@ -192,6 +192,11 @@ pub mod call_op {
     /// the group. Returns `INVALID` if the address is no group or not of the socket's family,
     /// `NO_RESOURCE` if the host is in too many groups.
     pub const UDP_LISTEN: u32 = 33;
+    /// args: number of a process of the program ([`crate::ThreadArea`]). If that process waits here
+    /// it returns with the event `SIGNAL`, whose number is 0; if it computes, it hears that when it
+    /// next waits here. Returns `INVALID` if there is no such process, `STATE` if it does not share
+    /// this elastic thread.
+    pub const NUDGE: u32 = 34;
 }
 
 /// In [`call_op::UDP_LISTEN`]: these sources alone.

@@ -91,6 +91,7 @@ fn call() -> impl Strategy<Value = Call> {
                 excludes: a & 1 == 1,
                 sources: SourceList { addr: b, count: cookie },
             },
+            33 => Call::Nudge { to: id },
             _ => Call::ConnectFrom { cookie, to, congestion, from },
         }
     })

@@ -83,6 +83,7 @@ fn calls() {
         (Call::PacketRecvDone { data: 0x9000 }, 26, [0x9000, 0, 0, 0, 0, 0]),
         (Call::PacketInfo { queue: 4, to: 0x8000 }, 27, [4, 0x8000, 0, 0, 0, 0]),
         (Call::Signal { thread: 3, value: ANY }, 28, [3, ANY, 0, 0, 0, 0]),
+        (Call::Nudge { to: 3 }, 33, [3, 0, 0, 0, 0, 0]),
         (
             Call::UdpSetOpt { socket: 0x8000_0001, option: FlowOption::Dscp(46) },
             29,

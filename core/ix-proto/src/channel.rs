@@ -220,14 +220,21 @@ pub enum ToImage {
         pid: u32,
     },
     /// Another process of the program is to share the dataplane. Its descriptors: the pages that it
-    /// writes, those that it reads, its transmit memory, a pidfd, and the dataplane's end of each
-    /// elastic thread's bell. Answered by [`FromImage::Joined`] or [`FromImage::NotJoined`], and by
-    /// [`FromImage::Parted`] after its end.
+    /// writes, those that it reads, its transmit memory, the dataplane's end of each elastic
+    /// thread's bell, and a pidfd; without one it is prepared for a process that will ask. Answered
+    /// by [`FromImage::Joined`] or [`FromImage::NotJoined`], and by [`FromImage::Parted`] after its
+    /// end.
     Join {
         /// Its number.
         number: usize,
         /// Its transmit memory before this offset is its own already, bytes.
         given_bytes: u64,
+    },
+    /// A process has what was prepared with this number by [`ToImage::Join`]. Its descriptor is a
+    /// pidfd.
+    Begin {
+        /// Its number.
+        number: usize,
     },
     /// The process of this number has executed another program: it has ended for the dataplane,
     /// also if others still have copies of its bells. Answered by [`FromImage::Parted`].
@@ -291,6 +298,7 @@ codec_enum!(ToImage {
     12 = Network { addresses, routes, more },
     13 = Executed { number },
     14 = Outgoing { first, last },
+    15 = Begin { number },
 });
 
 #[cfg(test)]
@@ -349,6 +357,7 @@ mod tests {
                 ToImage::Refused(text.clone()),
                 ToImage::Join { number: device, given_bytes: serial },
                 ToImage::Executed { number: device },
+                ToImage::Begin { number: device },
                 ToImage::NotAttached { asker: serial, why: text },
                 ToImage::Update { device, serial, change },
                 ToImage::Claimed { port, refused: None },

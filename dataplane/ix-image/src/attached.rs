@@ -105,6 +105,12 @@ impl<'a> Attached<'a> {
                     Ok(ToImage::Join { number, given_bytes }) => {
                         self.join(number, given_bytes, fds);
                     }
+                    Ok(ToImage::Begin { number }) => {
+                        // It was prepared. Without its pidfd a closed bell says that it has ended.
+                        fds.into_iter().for_each(|process| {
+                            self.processes.insert(number, process);
+                        });
+                    }
                     Ok(ToImage::Executed { number }) => ended.push(number),
                     _ => {}
                 },
@@ -116,7 +122,7 @@ impl<'a> Attached<'a> {
     fn join(&mut self, number: usize, given_bytes: u64, fds: Vec<OwnedFd>) {
         let message = match self.attach(number, given_bytes, fds) {
             Ok(process) => {
-                self.processes.insert(number, process);
+                process.map(|process| self.processes.insert(number, process));
                 FromImage::Joined { number }
             }
             Err(why) => FromImage::NotJoined { number, why },
@@ -124,18 +130,20 @@ impl<'a> Attached<'a> {
         self.say(&message);
     }
 
-    /// Maps what the process shares; returns its pidfd.
+    /// Maps what the process shares; returns its pidfd. `None`: it is for a process that has not
+    /// asked yet.
     fn attach(
         &self,
         number: usize,
         given_bytes: u64,
         fds: Vec<OwnedFd>,
-    ) -> Result<OwnedFd, String> {
+    ) -> Result<Option<OwnedFd>, String> {
         let mut fds = fds.into_iter();
         let mut next = || fds.next().ok_or("the dataplane has too many open descriptors");
-        let (written, read, arena, process) = (next()?, next()?, next()?, next()?);
+        let (written, read, arena) = (next()?, next()?, next()?);
         let threads = self.dataplane.threads();
         let bells = (0..threads).map(|_| next()).collect::<Result<Vec<_>, _>>()?;
+        let process = fds.next();
         let pages = CrossingPages::map_another(written.as_fd(), read.as_fd(), threads);
         let shares = Shares::new(pages.map_err(|e| e.to_string())?, bells);
         let attached = self.dataplane.attach(number, shares, (arena.as_fd(), given_bytes));

@@ -1,5 +1,6 @@
 //! The processes of a program that share its dataplane, as the broker sees them: who asks gets
 //! memory of its own, first in the dataplane and then in its own process. Nothing here waits.
+use crate::kin;
 use ix_entry::Channel;
 use ix_launch::Child;
 use ix_proto::control::Sharer;
@@ -13,6 +14,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{PermissionsExt, fchown};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// Most processes that may wait for a dataplane at a time.
 pub const ASKERS_MAX: usize = 256;
@@ -52,9 +54,23 @@ impl Shared {
         [rx, arena]: [BorrowedFd<'_>; 2],
         owner: Option<u32>,
     ) -> io::Result<()> {
+        let [rx, read] = self.read_only(rx, owner)?;
+        self.tell_with(child, attach, [rx.as_fd(), arena, read.as_fd()])
+    }
+
+    /// Receive memory, and the pages that the process only reads, for its eyes.
+    fn read_only(&self, rx: BorrowedFd<'_>, owner: Option<u32>) -> io::Result<[OwnedFd; 2]> {
+        Ok([read_only(rx, owner)?, read_only(self.read.as_fd(), owner)?])
+    }
+
+    fn tell_with(
+        &self,
+        child: &Child,
+        attach: Attach,
+        [rx, arena, read]: [BorrowedFd<'_>; 3],
+    ) -> io::Result<()> {
         let Some(channel) = child.channel() else { return Ok(()) };
-        let (rx, read) = (read_only(rx, owner)?, read_only(self.read.as_fd(), owner)?);
-        let mut fds = vec![rx.as_fd(), arena, self.written.as_fd(), read.as_fd()];
+        let mut fds = vec![rx, arena, self.written.as_fd(), read];
         fds.extend(self.bells.iter().map(|(_, theirs)| theirs.as_fd()));
         channel.try_send(&ToImage::Attach(attach).encode(), &fds)
     }
@@ -88,6 +104,28 @@ pub struct Attached {
     left: Vec<Left>,
     /// Number of processes that were refused.
     refused: u64,
+    /// What the next processes that ask get at once.
+    prepared: Vec<Prepared>,
+    /// How many should be prepared: as many as have attached one soon after the other.
+    wanted: usize,
+    last_join: Option<Instant>,
+}
+
+/// Most attachments that are prepared.
+const PREPARED_MAX: usize = 4;
+/// So many numbers stay free.
+const NUMBERS_LEFT: usize = 8;
+/// A process that attaches within this time after another one is followed by more.
+const SOON: Duration = Duration::from_secs(1);
+
+/// An attachment that the dataplane has mapped for a process that has not asked yet: programs that
+/// fork for each connection would wait for the dataplane each time.
+struct Prepared {
+    number: usize,
+    shared: Shared,
+    arena: OwnedFd,
+    /// Receive memory and the pages that the process only reads, open for reading.
+    read_only: [OwnedFd; 2],
 }
 
 /// By what a program that a process has executed differs from the one before: where Linux has put
@@ -99,12 +137,7 @@ struct Executed([u64; 2]);
 impl Executed {
     /// `None`: it has ended, or Linux does not say it.
     fn of(process: &Process) -> Option<Executed> {
-        let text = std::fs::read_to_string(format!("/proc/{}/stat", process.pid())).ok()?;
-        // The name, in brackets, may hold anything; behind it comes field 3.
-        let fields = text.rsplit_once(')')?.1.split_ascii_whitespace();
-        let fields: Vec<&str> = fields.collect();
-        let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
-        let [code, stack] = [field(26)?, field(28)?];
+        let [code, stack] = kin::field(process.pid(), [26, 28])?;
         // Who may not trace it reads 1 or 0.
         (code > 1 && stack > 1 && !process.has_ended()).then_some(Executed([code, stack]))
     }
@@ -146,8 +179,8 @@ struct ToDataplane {
 
 struct Joining {
     number: usize,
-    asker: u64,
-    process: Arc<Process>,
+    /// Who has asked, and its process; `None`: it is prepared for one that will.
+    asked: Option<(u64, Arc<Process>)>,
     shared: Shared,
     arena: OwnedFd,
 }
@@ -268,7 +301,8 @@ impl Attached {
     pub fn may_join(&self) -> bool {
         let is_there = |to: &ToDataplane| !to.joins.is_closed();
         let has_dataplane = self.to_dataplane.as_ref().is_some_and(is_there);
-        self.joining.is_none() && has_dataplane && self.free_number().is_some()
+        let can_begin = self.joining.is_none() && self.free_number().is_some();
+        has_dataplane && (can_begin || !self.prepared.is_empty())
     }
 
     /// Whether one was told of to the dataplane, which has not mapped it yet.
@@ -283,14 +317,49 @@ impl Attached {
 
     /// Numbers are given out from 1 on: that of the first process is nobody else's.
     fn free_number(&self) -> Option<usize> {
-        (1..ATTACHMENTS_MAX).find(|number| !self.processes.contains_key(number))
+        (1..ATTACHMENTS_MAX).find(|number| self.is_free(*number))
     }
 
-    /// Makes memory for a process that has asked, and tells the dataplane.
-    pub fn join(&mut self, process: Arc<Process>, asker: u64) -> io::Result<()> {
-        let full = || io::Error::from_raw_os_error(libc::EAGAIN);
-        let number = self.free_number().ok_or_else(full)?;
+    fn is_free(&self, number: usize) -> bool {
+        !self.processes.contains_key(&number)
+            && !self.prepared.iter().any(|prepared| prepared.number == number)
+    }
+
+    /// Makes memory for a process that has asked, and tells the dataplane; or gives it what was
+    /// prepared.
+    pub fn join(&mut self, child: &Child, process: Arc<Process>, asker: u64) -> io::Result<()> {
+        let follows = self.last_join.is_some_and(|last| last.elapsed() < SOON);
+        self.wanted = if follows { (self.wanted + 1).min(PREPARED_MAX) } else { 0 };
+        self.last_join = Some(Instant::now());
         let legacy = self.legacy(&process)?;
+        if legacy.is_none()
+            && let Some(prepared) = self.prepared.pop()
+        {
+            return self.give_prepared(child, prepared, process, asker);
+        }
+        let full = || io::Error::from_raw_os_error(libc::EAGAIN);
+        let number = self.free_number().filter(|_| self.joining.is_none()).ok_or_else(full)?;
+        self.begin_to_join(number, legacy, Some((asker, process.clone())))?;
+        self.attaches(number, process);
+        Ok(())
+    }
+
+    fn attaches(&mut self, number: usize, process: Arc<Process>) {
+        match Executed::of(&process) {
+            Some(what) => self.executed.insert(number, what),
+            None => self.executed.remove(&number),
+        };
+        self.processes.insert(number, process);
+    }
+
+    /// Makes memory for an attachment, and tells the dataplane.
+    fn begin_to_join(
+        &mut self,
+        number: usize,
+        legacy: Option<Legacy>,
+        asked: Option<(u64, Arc<Process>)>,
+    ) -> io::Result<()> {
+        let full = || io::Error::from_raw_os_error(libc::EAGAIN);
         let to = self.to_dataplane.as_ref().ok_or_else(full)?;
         let shared = Shared::new(to.first.threads)?;
         let bytes = to.first.packet_bytes[2] as usize;
@@ -302,16 +371,53 @@ impl Attached {
             }
         };
         let mut fds = vec![shared.written.as_fd(), shared.read.as_fd(), arena.as_fd()];
-        fds.push(process.as_fd());
         fds.extend(shared.bells.iter().map(|(ours, _)| ours.as_fd()));
+        fds.extend(asked.iter().map(|(_, process)| process.as_fd()));
         to.joins.try_send(&ToImage::Join { number, given_bytes }.encode(), &fds)?;
-        match Executed::of(&process) {
-            Some(what) => self.executed.insert(number, what),
-            None => self.executed.remove(&number),
-        };
-        self.processes.insert(number, process.clone());
-        self.joining = Some(Joining { number, asker, process, shared, arena });
+        self.joining = Some(Joining { number, asked, shared, arena });
         Ok(())
+    }
+
+    /// Has the dataplane prepare another attachment, if more processes are likely to come. To be
+    /// called when none waits.
+    pub fn prepare(&mut self) {
+        let is_enough = self.prepared.len() >= self.wanted || self.joining.is_some();
+        if is_enough || self.last_join.is_none_or(|last| last.elapsed() >= SOON) {
+            return;
+        }
+        let free = (1..ATTACHMENTS_MAX).filter(|number| self.is_free(*number));
+        let Some(number) = free.clone().next().filter(|_| free.count() > NUMBERS_LEFT) else {
+            return;
+        };
+        // What fails here fails again, and is said, when a process asks.
+        let _ = self.begin_to_join(number, None, None);
+    }
+
+    /// A process that has asked gets what was prepared. The dataplane hears whose it is.
+    fn give_prepared(
+        &mut self,
+        child: &Child,
+        prepared: Prepared,
+        process: Arc<Process>,
+        asker: u64,
+    ) -> io::Result<()> {
+        let Some(to) = &self.to_dataplane else { return Ok(()) };
+        let Prepared { number, shared, arena, read_only: [rx, read] } = prepared;
+        to.joins.try_send(&ToImage::Begin { number }.encode(), &[process.as_fd()])?;
+        let attach = Attach { asker, number, ..to.first };
+        let told = shared.tell_with(child, attach, [rx.as_fd(), arena.as_fd(), read.as_fd()]);
+        self.attaches(number, process.clone());
+        if let Err(why) = told {
+            self.cannot_share(child, asker, &why);
+        } else {
+            self.leaves((number, process), arena, shared.read);
+        }
+        Ok(())
+    }
+
+    /// Its bells close now, so the dataplane lets go of it.
+    fn cannot_share(&mut self, child: &Child, asker: u64, why: &io::Error) {
+        self.refuse(child, asker, format!("cannot share memory with it: {why}"));
     }
 
     /// Reads what the dataplane says about processes, and tells the one that it has mapped.
@@ -325,8 +431,8 @@ impl Attached {
             Ok(FromImage::Joined { number }) => self.tell(child, number),
             Ok(FromImage::NotJoined { number, why }) => {
                 self.processes.remove(&number);
-                if let Some(joining) = self.joining.take() {
-                    self.refuse(child, joining.asker, why);
+                if let Some((asker, _)) = self.joining.take().and_then(|joining| joining.asked) {
+                    self.refuse(child, asker, why);
                 }
             }
             Ok(FromImage::Parted { number }) => self.part(number),
@@ -339,26 +445,37 @@ impl Attached {
             return;
         };
         let Some(to) = &self.to_dataplane else { return };
-        let Joining { asker, process, shared, arena, .. } = joining;
-        let attach = Attach { asker, number, ..to.first };
+        let Joining { asked, shared, arena, .. } = joining;
         // The dataplane has mapped what it writes; nobody else will.
-        let told = fd::seal_writes(shared.read.as_fd())
-            .and_then(|()| shared.tell(child, attach, [to.rx.as_fd(), arena.as_fd()], to.owner));
-        if let Err(why) = told {
-            // Its bells close now, so the dataplane lets go of it.
-            return self.refuse(child, asker, format!("cannot share memory with it: {why}"));
+        let sealed = fd::seal_writes(shared.read.as_fd())
+            .and_then(|()| shared.read_only(to.rx.as_fd(), to.owner));
+        let Some((asker, process)) = asked else {
+            // Without descriptors for it nobody gets it, and its number stays the dataplane's.
+            if let Ok(read_only) = sealed {
+                self.prepared.push(Prepared { number, shared, arena, read_only });
+            }
+            return;
+        };
+        let attach = Attach { asker, number, ..to.first };
+        let told = sealed.and_then(|[rx, read]| {
+            shared.tell_with(child, attach, [rx.as_fd(), arena.as_fd(), read.as_fd()])
+        });
+        match told {
+            Ok(()) => self.leaves((number, process), arena, shared.read),
+            Err(why) => self.cannot_share(child, asker, &why),
         }
-        self.leaves((number, process), arena, shared.read);
     }
 
     /// The process that the dataplane was told of and that had not attached when it ended.
     pub fn take_joining(&mut self) -> Option<(Arc<Process>, u64)> {
-        self.joining.take().map(|joining| (joining.process, joining.asker))
+        self.joining.take()?.asked.map(|(asker, process)| (process, asker))
     }
 
     /// Forgets all but [`Attached::take_joining`]: the dataplane has ended, or is to end.
     pub fn clear(&mut self) {
         self.processes.clear();
+        self.prepared.clear();
+        self.joining.take_if(|joining| joining.asked.is_none());
         self.to_dataplane = None;
     }
 }

@@ -40,17 +40,18 @@ pub fn block<T>(
 /// Sets `O_NONBLOCK` of a socket, if it is ours.
 pub fn set_nonblocking(fd: RawFd, on: bool) {
     let mut core = lock();
-    if let Ok(id) = socket_of(&core, fd)
-        && let Some(socket) = core.sockets.get_mut(id)
-    {
-        socket.nonblocking = on;
+    if let Ok(id) = socket_of(&core, fd) {
+        core.change_file_flags(id, |core| {
+            core.sockets.get_mut(id).into_iter().for_each(|socket| socket.nonblocking = on);
+        });
     }
 }
 
 /// Whether a socket has `O_NONBLOCK`; `Linux` if the Linux socket under the descriptor has the
 /// flag.
 pub fn is_nonblocking(fd: RawFd) -> Outcome<bool> {
-    let core = lock();
+    let mut core = lock();
     let id = socket_of(&core, fd)?;
+    core.sees_file_flags(id);
     core.sockets.get(id).map(|socket: &Socket| socket.nonblocking).ok_or(Instead::Linux)
 }

@@ -1,7 +1,9 @@
 //! `shutdown`, and `close` with `SO_LINGER`.
 use super::{Instead, Outcome, socket_of};
 use crate::lock::lock;
+use crate::slab::Id;
 use crate::socket::{Kind, Socket};
+use crate::state::Core;
 use crate::stream::Phase;
 use crate::wait::{self, Interest, WaitSpec};
 use crate::{real, signals};
@@ -18,6 +20,15 @@ pub fn shutdown(fd: RawFd, how: i32) -> Outcome<()> {
     };
     let mut core = lock();
     let id = socket_of(&core, fd)?;
+    core.change_file_flags(id, |core| shuts(core, (fd, id), how, (read, write)))
+}
+
+fn shuts(
+    core: &mut Core,
+    (fd, id): (RawFd, Id),
+    how: i32,
+    (read, write): (bool, bool),
+) -> Outcome<()> {
     let Some(socket) = core.sockets.get_mut(id) else { return Err(libc::EBADF.into()) };
     match &mut socket.kind {
         Kind::Linux | Kind::Idle { .. } | Kind::Lost => return Err(Instead::Linux),

@@ -146,6 +146,7 @@ pub fn accept(
     signals::reset();
     let mut core = lock();
     let id = socket_of(&core, fd)?;
+    core.sees_file_flags(id);
     let Some(socket) = core.sockets.get_mut(id) else { return Err(libc::EBADF.into()) };
     let (nonblocking, timeout) = (socket.nonblocking, socket.options.receive_timeout);
     let both = match &socket.kind {

@@ -227,9 +227,14 @@ pub fn file_flags(fd: RawFd, set: Option<i32>) -> Outcome<i32> {
         return Err(Instead::Linux);
     }
     if let Some(flags) = set {
-        socket.nonblocking = flags & libc::O_NONBLOCK != 0;
+        core.change_file_flags(id, |core| {
+            let socket = core.sockets.get_mut(id);
+            let on = flags & libc::O_NONBLOCK != 0;
+            socket.into_iter().for_each(|socket| socket.nonblocking = on);
+        });
         return Ok(0);
     }
+    socket.sees_file_flags();
     Ok(libc::O_RDWR | if socket.nonblocking { libc::O_NONBLOCK } else { 0 })
 }
 

@@ -42,6 +42,7 @@ pub fn name(core: &mut Core, fd: RawFd, passed: bool) -> Option<u32> {
         }
         None => socket.named = Some(at),
     }
+    core.sockets.get(id).into_iter().for_each(Socket::begins_file_flags);
     Some(at)
 }
 

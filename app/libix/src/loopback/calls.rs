@@ -99,7 +99,8 @@ impl World {
             Call::GetInfo { .. }
             | Call::TxFree { .. }
             | Call::Give { .. }
-            | Call::UdpListen { .. } => Err(CallError::NoSys),
+            | Call::UdpListen { .. }
+            | Call::Nudge { .. } => Err(CallError::NoSys),
         }
     }
 

@@ -182,6 +182,12 @@ pub fn give_at_end(handle: Handle, token: Cookie) -> Batched {
     Batched(Call::Give { handle, to: ix_abi::GIVE_AT_END, token })
 }
 
+/// Makes another process of the program ([`super::Process::attachment`]) return from its wait, with
+/// [`super::Event::Signal`] and the number 0.
+pub fn nudge(to: u32) -> Batched {
+    Batched(Call::Nudge { to })
+}
+
 /// Sends a number to another elastic thread.
 pub fn signal(thread: u32, value: u64) -> Batched {
     Batched(Call::Signal { thread, value })

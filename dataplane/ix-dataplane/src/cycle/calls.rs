@@ -145,6 +145,7 @@ impl ElasticThread {
                 to if to < self.shared.threads() => self.signal_thread(to, value).map(|()| 0),
                 _ => Err(CallError::Invalid),
             },
+            Call::Nudge { to } => io.cx.nudge(to).map(|()| 0),
             _ => Err(CallError::NoSys),
         }
     }

@@ -397,6 +397,22 @@ impl Context {
             self.attached.push(of, Event::Signal { from: from as u32, value });
         }
     }
+
+    /// Makes another process of the program that shares this thread return from its wait. One that
+    /// computes hears it when it returns; once is enough.
+    #[cold]
+    pub(crate) fn nudge(&mut self, to: u32) -> Result<(), CallError> {
+        let number = AttachmentId::try_from(to).map_err(|_| CallError::Invalid)?;
+        let one = self.attached.get(number).filter(|one| !one.has_ended());
+        let one = one.ok_or(CallError::Invalid)?;
+        if !one.has_entered {
+            return Err(CallError::State);
+        }
+        if one.events.late() == 0 && one.events.has_room() {
+            self.attached.push(number, Event::Signal { from: self.index as u32, value: 0 });
+        }
+        Ok(())
+    }
 }
 
 /// The check without transmit filters: the frame must come from the device's Ethernet address, and

@@ -82,7 +82,7 @@ impl Running {
             let attached = apart.attached();
             let has_one = attached.has(&asking.process);
             if attached.may_join() && !has_one {
-                match attached.join(asking.process.clone(), asking.asker) {
+                match attached.join(&self.child, asking.process.clone(), asking.asker) {
                     Ok(()) => {}
                     // It has just ended.
                     Err(_) if !attached.may_join() && Instant::now() < asking.until => {
@@ -107,6 +107,9 @@ impl Running {
                 };
                 self.refuse(asking.asker, why);
             }
+        }
+        if let Some(apart) = self.apart.as_mut().filter(|apart| apart.is_shared()) {
+            apart.attached().prepare();
         }
         Ok(())
     }
