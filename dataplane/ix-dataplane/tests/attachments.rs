@@ -464,6 +464,26 @@ fn the_end_of_a_stream_is_announced_to_who_gets_the_connection() {
 }
 
 #[test]
+fn a_process_that_is_nudged_returns_whether_it_waits_or_computes() {
+    let mut two = Two::new();
+    two.run(0, &[]);
+    two.run(1, &[]);
+    let nudge = |to| Call::Nudge { to };
+    let nudged = Event::Signal { from: 0, value: 0 };
+    // The other one waits.
+    two.come(0, &[]);
+    assert_eq!(two.come(1, &[nudge(0)]), [0]);
+    two.turn();
+    assert_eq!((two.go(0), two.go(1)), (vec![nudged], vec![]));
+    // It computes: it hears it once, however often it was nudged.
+    assert_eq!(two.run(1, &[nudge(0), nudge(0)]).0, [0; 2]);
+    assert_eq!(two.run(0, &[]).1, [nudged]);
+    assert_eq!(two.run(0, &[]).1, []);
+    let refusals = two.run(1, &[nudge(2), nudge(64), nudge(u32::MAX)]).0;
+    assert_eq!(refusals, [refused(CallError::Invalid); 3], "no such process");
+}
+
+#[test]
 fn what_a_process_has_left_to_others_is_theirs_when_it_ends() {
     let mut two = Two::new();
     two.listen(1);

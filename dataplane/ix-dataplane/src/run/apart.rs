@@ -544,6 +544,8 @@ impl Peers<'_> {
                 None | Some(_) => {}
             }
         }
+        drop(roster);
+        self.dataplane.roster.has_looked();
     }
 }
 

@@ -13,11 +13,7 @@ use ix_proto::crossing::{ATTACHMENTS_MAX, AttachmentId};
 use std::fmt;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
-
-/// Time between looks at whether all elastic threads know a process.
-const BEGUN_LOOK: Duration = Duration::from_micros(20);
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// What one process of the program shares.
 pub struct Shares {
@@ -68,6 +64,8 @@ impl Entry {
 #[derive(Default)]
 pub(crate) struct Roster {
     entries: Mutex<Vec<Entry>>,
+    /// An elastic thread has done its part.
+    looked: Condvar,
     version: AtomicU64,
 }
 
@@ -102,6 +100,21 @@ impl Roster {
 
     fn changed(&self) {
         self.version.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// An elastic thread has done its part.
+    pub fn has_looked(&self) {
+        self.looked.notify_all();
+    }
+
+    /// Waits until all elastic threads know a process.
+    fn wait_until_begun(&self, number: AttachmentId) {
+        let is_begun = |entries: &mut Vec<Entry>| {
+            let mut of_it = entries.iter().filter(|entry| entry.number == number);
+            of_it.all(|entry| entry.begun_by.iter().all(|begun| *begun))
+        };
+        let waits = self.looked.wait_while(self.lock(), |entries| !is_begun(entries));
+        drop(waits.unwrap_or_else(PoisonError::into_inner));
     }
 }
 
@@ -147,9 +160,7 @@ impl Dataplane {
         self.roster.changed();
         self.call_all();
         // A flow of the process may move to any elastic thread.
-        while !self.is_begun(number) {
-            std::thread::sleep(BEGUN_LOOK);
-        }
+        self.roster.wait_until_begun(number);
         Ok(())
     }
 
@@ -160,13 +171,6 @@ impl Dataplane {
             shares.pages.legacy().given_bytes.fetch_max(end, Ordering::Relaxed);
         };
         self.shared.continue_from(entry.number, given_bytes, Box::new(publish));
-    }
-
-    /// Whether all elastic threads know a process.
-    fn is_begun(&self, number: AttachmentId) -> bool {
-        let entries = self.roster.lock();
-        let mut of_it = entries.iter().filter(|entry| entry.number == number);
-        of_it.all(|entry| entry.begun_by.iter().all(|begun| *begun))
     }
 
     /// A process has ended: each elastic thread closes its connections. Returns the number of
