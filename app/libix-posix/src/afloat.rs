@@ -14,15 +14,19 @@ impl Core {
     /// The program has closed its last descriptor of a socket: whether that lives on here.
     pub fn stays_afloat(&mut self, id: Id) -> bool {
         let Some(at) = self.sockets.get_mut(id).and_then(|socket| socket.named) else {
-            return false;
+            return self.has_successor(id) && self.floats(id);
         };
-        if !self.is_afloat(id, at) {
+        if !self.is_afloat(id, at) && !self.has_successor(id) {
             if let Some(socket) = self.sockets.get_mut(id) {
                 socket.named = None;
             }
             holders::leave(at);
             return false;
         }
+        self.floats(id)
+    }
+
+    fn floats(&mut self, id: Id) -> bool {
         if !self.afloat.contains(&id) {
             self.afloat.push(id);
         }
@@ -32,15 +36,44 @@ impl Core {
         true
     }
 
-    fn is_afloat(&mut self, id: Id, at: u32) -> bool {
+    /// Whether it is a listener at whose address another process will listen soon, and none does
+    /// yet.
+    fn has_successor(&mut self, id: Id) -> bool {
         let Core { sockets, ports, kin_turn, .. } = self;
+        let listener = sockets.get_mut(id).and_then(Socket::listener);
+        let Some(listener) = listener.filter(|listener| kin::exist() && !listener.shut) else {
+            return false;
+        };
+        let bit = ports.get(listener.port).map(|port| kin::bit(port.at));
+        bit.is_some_and(|bit| kin::is_coming(bit) && kin::who_has(bit, kin_turn).is_none())
+    }
+
+    /// Says where this process will listen once it waits.
+    pub fn says_it_comes(&mut self) {
+        if self.has_begun() || !kin::exist() {
+            return;
+        }
+        let mut listens = 0;
+        for port in self.ports.ids() {
+            let has = self.ports.get(port).filter(|port| !port.members.is_empty());
+            listens |= has.map_or(0, |port| kin::bit(port.at));
+        }
+        if listens != 0 {
+            kin::comes(listens);
+        }
+    }
+
+    fn is_afloat(&mut self, id: Id, at: u32) -> bool {
+        let Core { sockets, ports, .. } = self;
         let Some(socket) = sockets.get_mut(id) else { return false };
         let passed = socket.passed;
         let lives = || holders::have_others(at) || passed && in_flight::is_open(at);
         match &socket.kind {
             Kind::Listener(listener) => {
                 let bit = ports.get(listener.port).map(|port| kin::bit(port.at));
-                let serves = bit.is_some_and(|bit| kin::who_has(bit, kin_turn).is_some());
+                // One that listens there by itself may close its own at the same time, and rely on
+                // this one.
+                let serves = bit.is_some_and(|bit| kin::has_one(holders::others(at), bit));
                 !listener.shut && !serves && lives()
             }
             Kind::Datagrams(_) => holders::taker(at, true).is_none() && lives(),

@@ -474,6 +474,17 @@ pub fn have_others(at: u32) -> bool {
     (0..PROCESSES_MAX).any(|place| holders >> place & 1 != 0 && lives(shared, place))
 }
 
+/// The numbers in the dataplane of the other processes that have a socket, as bits.
+pub fn others(at: u32) -> u64 {
+    let (Some(own), Some(shared), Some(one)) = (own(), shared(), connection(at)) else { return 0 };
+    let holders = one.holders.load(Ordering::Acquire) & !(1 << own);
+    let numbers = (0..PROCESSES_MAX).filter(|place| holders >> place & 1 != 0).filter_map(|place| {
+        let number = shared.attachments[place].load(Ordering::Acquire).checked_sub(1);
+        number.filter(|_| lives(shared, place))
+    });
+    numbers.fold(0, |all, number| all | 1 << (number % u64::BITS))
+}
+
 /// This process has closed a connection.
 pub fn leave(at: u32) {
     if let (Some(own), Some(one)) = (own(), connection(at)) {

@@ -5,9 +5,9 @@
 //! here which listeners its threads wait for, and one that is told of a connection while it does
 //! something else gives it to one that waits. What is written here is a hint: a process that is
 //! given a connection and does not wait any more keeps it, or gives it on.
-use crate::commons;
+use crate::{clock, commons, pid};
 use core::ptr::null_mut;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::net::{IpAddr, SocketAddr};
 
 /// Most processes that share a dataplane.
@@ -25,9 +25,24 @@ struct One {
     listens: AtomicU64,
 }
 
+/// A process that has called `listen`, and does not listen in the dataplane yet.
+#[repr(C, align(64))]
+struct Coming {
+    /// 0: nobody.
+    pid: AtomicI32,
+    since_us: AtomicU64,
+    listens: AtomicU64,
+}
+
+/// Most of them.
+const COMING_MAX: usize = 32;
+/// How long others wait for such a process, µs.
+const COMES_WITHIN_US: u64 = 1_000_000;
+
 #[repr(C)]
 struct Shared {
     processes: [One; PROCESSES_MAX],
+    coming: [Coming; COMING_MAX],
 }
 
 static SHARED: AtomicPtr<Shared> = AtomicPtr::new(null_mut());
@@ -51,6 +66,50 @@ pub fn begin_run() {
 fn shared() -> Option<&'static Shared> {
     // SAFETY: null, or memory of ours, all zero at first and atomic, which is never unmapped.
     unsafe { SHARED.load(Ordering::Acquire).as_ref() }
+}
+
+/// This process has these listeners, as bits, and will listen in the dataplane soon: another one
+/// that closes a listener at the same address (a server's old process, when it is reloaded) goes on
+/// until then.
+pub fn comes(listens: u64) {
+    let Some(shared) = shared() else { return };
+    let own = pid::own();
+    let is = |pid: i32| move |one: &&Coming| one.pid.load(Ordering::Acquire) == pid;
+    let place = shared.coming.iter().find(is(own)).or_else(|| {
+        shared.coming.iter().find(|one| {
+            let before = one.pid.load(Ordering::Acquire);
+            let (acquire, relaxed) = (Ordering::AcqRel, Ordering::Relaxed);
+            let is_free = before == 0 || !one.is_coming();
+            is_free && one.pid.compare_exchange(before, own, acquire, relaxed).is_ok()
+        })
+    });
+    if let Some(one) = place {
+        one.listens.store(listens, Ordering::Release);
+        one.since_us.store(clock::now_us(), Ordering::Release);
+    }
+}
+
+/// It listens, or ends.
+pub fn has_come() {
+    let own = pid::own();
+    for one in shared().into_iter().flat_map(|shared| &shared.coming) {
+        let _ = one.pid.compare_exchange(own, 0, Ordering::AcqRel, Ordering::Relaxed);
+    }
+}
+
+/// Whether another process will soon listen at an address with this bit.
+pub fn is_coming(bit: u64) -> bool {
+    let own = pid::own();
+    shared().into_iter().flat_map(|shared| &shared.coming).any(|one| {
+        let pid = one.pid.load(Ordering::Acquire);
+        pid != 0 && pid != own && one.listens.load(Ordering::Acquire) & bit != 0 && one.is_coming()
+    })
+}
+
+impl Coming {
+    fn is_coming(&self) -> bool {
+        clock::now_us() < self.since_us.load(Ordering::Acquire) + COMES_WITHIN_US
+    }
 }
 
 /// Whether other processes may have sockets of this one.
@@ -114,6 +173,9 @@ pub fn say(waits: u64, listens: u64) {
     if let Some(one) = shared().and_then(|shared| shared.processes.get(own)) {
         one.waits.store(waits, Ordering::Release);
         one.listens.store(listens, Ordering::Release);
+        if listens != 0 {
+            has_come();
+        }
     }
 }
 
@@ -126,6 +188,15 @@ pub fn who_waits(bit: u64, turn: &mut usize) -> Option<u32> {
 pub fn who_has(bit: u64, turn: &mut usize) -> Option<u32> {
     let waits = who_waits(bit, turn);
     waits.or_else(|| find(turn, |one| one.listens.load(Ordering::Acquire) & bit != 0))
+}
+
+/// Whether one of these processes, as bits by their numbers, has a listener with this bit.
+pub fn has_one(numbers: u64, bit: u64) -> bool {
+    let listens = |number: usize| {
+        let one = shared().and_then(|shared| shared.processes.get(number));
+        one.is_some_and(|one| one.listens.load(Ordering::Acquire) & bit != 0)
+    };
+    (0..PROCESSES_MAX).any(|number| numbers >> number & 1 != 0 && listens(number))
 }
 
 fn find(turn: &mut usize, suits: impl Fn(&One) -> bool) -> Option<u32> {

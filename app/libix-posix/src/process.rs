@@ -224,6 +224,7 @@ extern "C" fn in_forked() {
     if let Some(mut core) = guard {
         core.forked();
         serving::forked();
+        core.says_it_comes();
     }
 }
 
@@ -262,6 +263,7 @@ pub fn finish() {
     let mut core = lock();
     if !core.has_begun() {
         holders::gone();
+        kin::has_come();
     }
     if !core.has_begun() || core.finishing {
         return;

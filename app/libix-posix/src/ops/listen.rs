@@ -79,6 +79,7 @@ pub fn listen(fd: RawFd, backlog: i32, on_linux: impl FnOnce() -> i32) -> Outcom
     }
     if !core.has_begun() {
         // Noted: the dataplane starts when a process waits for connections, or soon.
+        core.says_it_comes();
         drop(core);
         in_reserve::watch();
         return Ok(());
