@@ -111,7 +111,8 @@ mod tests {
         pid::note();
         assert!(holders::begin());
         let at = holders::hold(None);
-        let idle = || Socket::new(Kind::Idle { stream: true, ix: false, both: false }, false, false);
+        let idle =
+            || Socket::new(Kind::Idle { stream: true, ix: false, both: false }, false, false);
         let (mut one, mut other) = (idle(), idle());
         one.named = at;
         other.named = at;

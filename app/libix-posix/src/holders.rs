@@ -478,10 +478,11 @@ pub fn have_others(at: u32) -> bool {
 pub fn others(at: u32) -> u64 {
     let (Some(own), Some(shared), Some(one)) = (own(), shared(), connection(at)) else { return 0 };
     let holders = one.holders.load(Ordering::Acquire) & !(1 << own);
-    let numbers = (0..PROCESSES_MAX).filter(|place| holders >> place & 1 != 0).filter_map(|place| {
-        let number = shared.attachments[place].load(Ordering::Acquire).checked_sub(1);
-        number.filter(|_| lives(shared, place))
-    });
+    let numbers =
+        (0..PROCESSES_MAX).filter(|place| holders >> place & 1 != 0).filter_map(|place| {
+            let number = shared.attachments[place].load(Ordering::Acquire).checked_sub(1);
+            number.filter(|_| lives(shared, place))
+        });
     numbers.fold(0, |all, number| all | 1 << (number % u64::BITS))
 }
 

@@ -245,7 +245,31 @@ mod tests {
     use super::*;
 
     #[test]
+    fn whoever_has_called_listen_is_waited_for_a_while() {
+        let _one = crate::holders::ONE_TEST.lock();
+        begin_run();
+        pid::note();
+        let bit = bit("10.0.0.1:80".parse().unwrap());
+        comes(bit);
+        assert!(!is_coming(bit), "not for itself");
+        let coming = &shared().expect("memory").coming;
+        let one = coming.iter().find(|one| one.pid.load(Ordering::Relaxed) == pid::own());
+        let one = one.expect("it is noted");
+        // As if it were another process.
+        one.pid.store(1, Ordering::Relaxed);
+        assert!(is_coming(bit) && !is_coming(bit.rotate_left(1)));
+        has_come();
+        assert!(is_coming(bit), "that says it itself");
+        one.since_us.store(0, Ordering::Relaxed);
+        assert!(clock::now_us() < COMES_WITHIN_US || !is_coming(bit), "not for ever");
+        attached(4);
+        say(0, bit);
+        assert!(has_one(1 << 4 | 1, bit) && !has_one(1 << 5, bit), "by their numbers");
+    }
+
+    #[test]
     fn whoever_waits_is_found_in_turn() {
+        let _one = crate::holders::ONE_TEST.lock();
         begin_run();
         attached(3);
         let at: SocketAddr = "10.0.0.1:80".parse().unwrap();

@@ -353,8 +353,7 @@ impl Socket {
                 // What nobody has read comes along from another process once it is accepted, and a
                 // program hears of both at a time.
                 let arrives = stream.phase == Phase::ToAccept && stream.shared.is_some();
-                let room =
-                    !self.starving && !arrives && stream.is_writable(self.send_buffer());
+                let room = !self.starving && !arrives && stream.is_writable(self.send_buffer());
                 bits |= when(dead || stream.flow.is_shut() || room, OUT);
             }
             Kind::Datagrams(datagrams) => {

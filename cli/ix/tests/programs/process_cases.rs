@@ -29,11 +29,7 @@ const DIFFERS: &[(&str, &[&str])] = &[
     ("one process at a time has a UDP port", &["both_send_datagrams"]),
     (
         "an epoll set is each process's own copy after a fork",
-        &[
-            "child_adds_to_the_set",
-            "child_deletes_from_the_set",
-            "entry_lives_as_long_as_the_file",
-        ],
+        &["child_adds_to_the_set", "child_deletes_from_the_set", "entry_lives_as_long_as_the_file"],
     ),
 ];
 
