@@ -156,6 +156,11 @@ extern "C" {
  * ends and other processes go on, one of them hears GIVEN with the number. 0: none does, and
  * the connection is closed then, as without this call. */
 #define IX_CALL_GIVE 32
+/* args: number of a process of the program (ix_thread_area). If that process waits here
+ * it returns with the event SIGNAL, whose number is 0; if it computes, it hears that when it
+ * next waits here. Returns INVALID if there is no such process, STATE if it does not share
+ * this elastic thread. */
+#define IX_CALL_NUDGE 33
 
 /* What a packet queue takes (IX_CALL_PACKET_BIND). */
 /* Frames of an EtherType that the dataplane does not process itself: the number is at least
