@@ -29,7 +29,7 @@ const KEPT: u32 = u32::MAX - 1;
 const EPOLL: u32 = 1 << 31;
 
 /// One word for each descriptor; 0 is Linux's. Pages take no memory until they are written.
-static TABLE: [AtomicU32; FDS_MAX] = [const { AtomicU32::new(0) }; FDS_MAX];
+pub static TABLE: [AtomicU32; FDS_MAX] = [const { AtomicU32::new(0) }; FDS_MAX];
 
 fn decode(word: u32) -> Entry {
     match word {

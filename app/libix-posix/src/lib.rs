@@ -55,6 +55,7 @@ mod real;
 mod route;
 mod slab;
 mod successor;
+mod verdict;
 mod wake;
 
 // State.
@@ -104,6 +105,7 @@ mod custodian;
 mod epoll;
 #[cfg(not(test))]
 mod ffi;
+mod instructions;
 mod ops;
 mod poll;
 mod process;

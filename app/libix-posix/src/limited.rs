@@ -8,8 +8,10 @@
 use crate::lock::lock;
 use crate::socket::{Kind, Socket};
 use crate::state::Core;
-use crate::{fds, filtered, serving, wake};
-use libc::rlimit;
+use crate::verdict::{self, FILTER_MAX};
+use crate::{fds, filtered, log, mem, serving, wake};
+use core::sync::atomic::{AtomicBool, Ordering};
+use libc::{c_long, rlimit, sock_filter};
 
 /// A process of IX needs a limit of at least so many descriptors: a thread polls that many at a
 /// time, and Linux refuses to poll more than the limit.
@@ -47,10 +49,87 @@ fn prepare() -> bool {
     attached
 }
 
-/// The calling thread is about to filter its system calls.
-pub fn before_filter() {
+/// What a thread is about to have said of its system calls.
+#[derive(Clone, Copy)]
+pub enum Filter<'a> {
+    /// Nothing but reading, writing and its end (`SECCOMP_MODE_STRICT`).
+    Strict,
+    /// A filter.
+    Program(&'a [sock_filter]),
+    /// Something that another library will build.
+    Unknown,
+}
+
+/// How [`libc::prctl`] and `seccomp` number them, and what they pass.
+///
+/// # Safety
+/// `program` is null, or a filter of the program's that does not change during `'a`.
+pub unsafe fn filter<'a>(is_strict: bool, program: *const libc::sock_fprog) -> Filter<'a> {
+    if is_strict {
+        return Filter::Strict;
+    }
+    if !mem::is_possible(program, size_of::<libc::sock_fprog>()) {
+        return Filter::Unknown;
+    }
+    // SAFETY: the caller's promise.
+    unsafe {
+        let libc::sock_fprog { len, filter } = program.read_unaligned();
+        let len = usize::from(len).min(FILTER_MAX);
+        if !mem::is_possible(filter.cast_const(), len * size_of::<sock_filter>()) {
+            return Filter::Unknown;
+        }
+        Filter::Program(core::slice::from_raw_parts(filter, len))
+    }
+}
+
+/// Calls that threads with a filter make for IX, and those that a trapped call needs beside.
+const NEEDED: [(c_long, &str); 6] = [
+    (libc::SYS_ppoll, "ppoll"),
+    (libc::SYS_read, "read"),
+    (libc::SYS_write, "write"),
+    (libc::SYS_futex, "futex"),
+    (libc::SYS_rt_sigprocmask, "rt_sigprocmask"),
+    (libc::SYS_rt_sigreturn, "rt_sigreturn"),
+];
+/// How many of them are for traps only.
+const FOR_TRAPS: usize = 2;
+
+impl Filter<'_> {
+    /// The first call that IX needs and that is refused; `None`: not known of any.
+    fn refuses(&self, traps: bool) -> Option<&'static str> {
+        let needed = &NEEDED[..NEEDED.len() - if traps { 0 } else { FOR_TRAPS }];
+        let is_refused = |number: c_long| match self {
+            Filter::Strict => number != libc::SYS_read && number != libc::SYS_write,
+            Filter::Program(filter) => verdict::allows(filter, number as u32) == Some(false),
+            Filter::Unknown => false,
+        };
+        needed.iter().find(|(number, _)| is_refused(*number)).map(|(_, name)| *name)
+    }
+}
+
+/// A thread of the process has a filter.
+static HAS_FILTER: AtomicBool = AtomicBool::new(false);
+
+/// Whether a thread of the process may have set itself a filter.
+pub fn has_filter() -> bool {
+    HAS_FILTER.load(Ordering::Relaxed)
+}
+
+/// The calling thread is about to filter its system calls. `traps`: its calls come by signals.
+pub fn before_filter(filter: Filter<'_>, traps: bool) {
+    HAS_FILTER.store(true, Ordering::Relaxed);
     if prepare() {
         filtered::set(true);
+        if let Some(name) = filter.refuses(traps) {
+            log::once(
+                log::Once::Filter,
+                &format!(
+                    "the program forbids itself the system call {name} (seccomp), which IX needs \
+                     in its process: its sockets of IX fail from here on; let its filter allow \
+                     {name}, or run it with --posix off"
+                ),
+            );
+        }
     }
 }
 

@@ -26,6 +26,8 @@ pub enum Once {
     RegisterGs,
     /// A process that shares descriptors with its parent, or is in other namespaces.
     OwnNamespace,
+    /// A filter of system calls that refuses what IX needs.
+    Filter,
 }
 
 static SAID: AtomicU64 = AtomicU64::new(0);

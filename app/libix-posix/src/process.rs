@@ -28,9 +28,30 @@ const LEAVE: Duration = Duration::from_secs(2);
 
 /// Environment variable: if set, the program's end reports calls that went on to Linux.
 const COUNT_CALLS: &str = "IX_POSIX_CALLS";
-/// Environment variable: if set, system calls that the program makes itself are intercepted,
-/// although it is not written in Go.
+/// Environment variable: [`Intercepts`].
 pub const SYSCALLS: &str = "IX_SYSCALLS";
+
+/// Which system calls that the program makes itself are intercepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Intercepts {
+    /// Those of programs in Go and of static ones.
+    Recognised,
+    /// Those of every program.
+    All,
+    /// Those of every program, and no instruction is rewritten.
+    Trapped,
+}
+
+impl Intercepts {
+    fn from_environment() -> Intercepts {
+        match std::env::var_os(SYSCALLS) {
+            None => Intercepts::Recognised,
+            Some(word) if word == "auto" => Intercepts::Recognised,
+            Some(word) if word == "trap" => Intercepts::Trapped,
+            Some(_) => Intercepts::All,
+        }
+    }
+}
 static COUNTS: AtomicBool = AtomicBool::new(false);
 /// See [`reserved_end`].
 static RESERVED_END: AtomicI32 = AtomicI32::new(0);
@@ -42,9 +63,9 @@ static END: extern "C" fn() = end;
 
 /// Before the program's first instruction: reads what `ix run` has set, and what Linux has.
 ///
-/// Returns whether the user wants system calls intercepted that the program makes itself; `None`:
-/// they cannot be, because the program has no dataplane behind a process wall.
-pub fn begin() -> Option<bool> {
+/// Returns which system calls are intercepted that the program makes itself; `None`: none can be,
+/// because the program has no dataplane behind a process wall.
+pub fn begin() -> Option<Intercepts> {
     pid::note();
     COUNTS.store(std::env::var_os(COUNT_CALLS).is_some(), Ordering::Relaxed);
     let text = std::env::var(route::ENV).ok()?;
@@ -63,7 +84,7 @@ pub fn begin() -> Option<bool> {
         return None;
     };
     let image = std::env::var(successor::ENV).unwrap_or_default();
-    let wanted = std::env::var_os(SYSCALLS).is_some();
+    let wanted = Intercepts::from_environment();
     hide(library);
     commons::begin(successor::commons_of(&image));
     log::begin_run();

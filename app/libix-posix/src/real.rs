@@ -210,7 +210,7 @@ pub fn close_held(fd: c_int) {
 /// How often each was called. A count costs little compared with a system call.
 static MADE: [AtomicU64; NAMES.len()] = [const { AtomicU64::new(0) }; NAMES.len()];
 /// The sum of all counts.
-static ALL: AtomicU64 = AtomicU64::new(0);
+pub static ALL: AtomicU64 = AtomicU64::new(0);
 /// The library's own system calls, by which threads wake each other and wait.
 static OWN: AtomicU64 = AtomicU64::new(0);
 

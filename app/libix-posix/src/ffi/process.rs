@@ -199,7 +199,10 @@ pub unsafe extern "C" fn prctl(
     fifth: c_ulong,
 ) -> c_int {
     if option == libc::PR_SET_SECCOMP {
-        limited::before_filter();
+        let is_strict = second == libc::SECCOMP_MODE_STRICT as c_ulong;
+        // SAFETY: the program's own argument, which waits for this call.
+        let filter = unsafe { limited::filter(is_strict, third as *const libc::sock_fprog) };
+        limited::before_filter(filter, false);
     }
     // SAFETY: the C library's function of this name gets the program's own arguments.
     unsafe { real::prctl(option, second, third, fourth, fifth) }
@@ -208,7 +211,7 @@ pub unsafe extern "C" fn prctl(
 /// Of libseccomp, which most programs have filters from.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seccomp_load(filters: *const c_void) -> c_int {
-    limited::before_filter();
+    limited::before_filter(limited::Filter::Unknown, false);
     // SAFETY: libseccomp's function of this name gets the program's own argument.
     unsafe { real::seccomp_load(filters) }
 }

@@ -5,7 +5,7 @@ use super::frame::{Frame, Registers, SYSCALL};
 use super::{actions, beside, threads};
 use crate::ffi::{descriptors, execute, passing, process, sockets, transfer, waits};
 use crate::mem::is_possible;
-use crate::{fds, kept_numbers, log, outside, real, serving};
+use crate::{fds, kept_numbers, limited, log, outside, real, serving};
 use libc::{c_int, c_long};
 use std::time::{Duration, Instant};
 
@@ -19,6 +19,8 @@ pub enum Outcome {
     Done(i64),
     /// Linux is to make it.
     Linux,
+    /// Linux is to make another one, for which the frame is set.
+    Set,
     /// The program goes on at another frame of its own.
     Frame(u64),
 }
@@ -75,78 +77,40 @@ fn has_control(message: u64) -> bool {
         && unsafe { !(*message).msg_control.is_null() && (*message).msg_controllen > 0 }
 }
 
+/// Whether an operation of `seccomp` sets a filter.
+fn sets_filter(operation: u64) -> bool {
+    operation == libc::SECCOMP_SET_MODE_STRICT.into()
+        || operation == libc::SECCOMP_SET_MODE_FILTER.into()
+}
+
 /// Whether a call is not simply Linux's. Uses no thread-local storage.
 pub fn is_for_library(registers: &Registers) -> bool {
     let [a, b, c, d, ..] = registers.arguments();
-    match registers.number() {
-        libc::SYS_read
-        | libc::SYS_write
-        | libc::SYS_readv
-        | libc::SYS_writev
-        | libc::SYS_ioctl
-        | libc::SYS_sendto
-        | libc::SYS_recvfrom
-        | libc::SYS_connect
-        | libc::SYS_accept
-        | libc::SYS_accept4
-        | libc::SYS_shutdown
-        | libc::SYS_listen
-        | libc::SYS_getsockname
-        | libc::SYS_getpeername
-        | libc::SYS_setsockopt
-        | libc::SYS_getsockopt
-        | libc::SYS_epoll_ctl
-        | libc::SYS_epoll_wait
-        | libc::SYS_epoll_pwait
-        | libc::SYS_epoll_pwait2
-        | libc::SYS_recvmmsg
-        | libc::SYS_sendmmsg
-        | libc::SYS_fstat
-        | libc::SYS_sendfile => ours(a),
-        libc::SYS_newfstatat | libc::SYS_statx => fds::get(a as c_int) == fds::Entry::Kept,
-        libc::SYS_recvmsg | libc::SYS_sendmsg => ours(a) || has_control(b),
-        libc::SYS_splice => ours(a) || ours(c),
-        libc::SYS_fcntl => {
+    match (way(registers.number()), registers.number()) {
+        (Way::Linux, _) => false,
+        (Way::Descriptor | Way::Unmasked, _) => ours(a),
+        (_, libc::SYS_newfstatat | libc::SYS_statx) => fds::get(a as c_int) == fds::Entry::Kept,
+        (_, libc::SYS_recvmsg | libc::SYS_sendmsg) => ours(a) || has_control(b),
+        (_, libc::SYS_splice) => ours(a) || ours(c),
+        (_, libc::SYS_fcntl) => {
             ours(a) || b as c_int == libc::F_DUPFD || b as c_int == libc::F_DUPFD_CLOEXEC
         }
-        libc::SYS_poll | libc::SYS_ppoll => polls_ours(a, b),
-        libc::SYS_select | libc::SYS_pselect6 => selects_ours(a, &[b, c, d]),
-        made if new_numbers(made) > 0 => kept_numbers::are_any(),
-        libc::SYS_setrlimit => a as u32 == libc::RLIMIT_NOFILE,
-        libc::SYS_prlimit64 => b as u32 == libc::RLIMIT_NOFILE,
-        libc::SYS_arch_prctl => a == ARCH_SET_GS || a == ARCH_GET_GS,
-        libc::SYS_prctl => a == PR_SET_SYSCALL_USER_DISPATCH,
-        libc::SYS_brk | libc::SYS_sigaltstack => super::is_beside(),
+        (_, libc::SYS_poll | libc::SYS_ppoll) => polls_ours(a, b),
+        (_, libc::SYS_select | libc::SYS_pselect6) => selects_ours(a, &[b, c, d]),
+        (_, made) if new_numbers(made) > 0 => kept_numbers::are_any(),
+        (_, libc::SYS_setrlimit) => a as u32 == libc::RLIMIT_NOFILE,
+        (_, libc::SYS_prlimit64) => b as u32 == libc::RLIMIT_NOFILE,
+        (_, libc::SYS_arch_prctl) => a == ARCH_SET_GS || a == ARCH_GET_GS,
+        (_, libc::SYS_prctl) => {
+            a == PR_SET_SYSCALL_USER_DISPATCH || a == libc::PR_SET_SECCOMP as u64
+        }
+        (_, libc::SYS_seccomp) => sets_filter(a),
+        (_, libc::SYS_brk | libc::SYS_sigaltstack) => super::is_beside(),
         // Its own stack, on which it could not come back.
-        libc::SYS_munmap => registers.rsp.wrapping_sub(a) < b,
-        libc::SYS_socket
-        | libc::SYS_bind
-        | libc::SYS_close
-        | libc::SYS_close_range
-        | libc::SYS_dup
-        | libc::SYS_dup2
-        | libc::SYS_dup3
-        | libc::SYS_epoll_create
-        | libc::SYS_epoll_create1
-        | libc::SYS_rt_sigaction
-        | libc::SYS_rt_sigprocmask
-        | libc::SYS_rt_sigreturn
-        | libc::SYS_clone
-        | libc::SYS_clone3
-        | libc::SYS_fork
-        | libc::SYS_vfork
-        | libc::SYS_execve
-        | libc::SYS_execveat
-        | libc::SYS_exit
-        | libc::SYS_exit_group
-        | libc::SYS_setuid
-        | libc::SYS_setgid
-        | libc::SYS_setreuid
-        | libc::SYS_setregid
-        | libc::SYS_setgroups
-        | libc::SYS_setresuid
-        | libc::SYS_setresgid => true,
-        _ => false,
+        (_, libc::SYS_munmap) => registers.rsp.wrapping_sub(a) < b,
+        // Its mask may be replaced.
+        (_, libc::SYS_rt_sigsuspend) => false,
+        (Way::Asks | Way::Trap, _) => true,
     }
 }
 
@@ -190,7 +154,7 @@ fn linux(result: impl Into<c_long>) -> Outcome {
 }
 
 /// How many descriptors a call makes that is Linux's, whoever makes it.
-fn new_numbers(call: i64) -> usize {
+const fn new_numbers(call: i64) -> usize {
     match call {
         libc::SYS_pipe | libc::SYS_pipe2 | libc::SYS_socketpair => 2,
         libc::SYS_open
@@ -216,14 +180,118 @@ fn with_room(count: usize) -> Outcome {
     Outcome::Linux
 }
 
-/// Makes a call that [`is_for_library`] has named.
-pub fn make(frame: &mut Frame, context: *mut Context) -> Outcome {
-    let (number, arguments) = (frame.registers.number(), frame.registers.arguments());
+/// What decides where a call of a rewritten site goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Way {
+    /// It is Linux's.
+    Linux = 0,
+    /// The descriptor that is its first argument.
+    Descriptor = 1,
+    /// The same, if its fifth argument, a signal mask, is null; otherwise a trap.
+    Unmasked = 2,
+    /// [`is_for_library`].
+    Asks = 3,
+    /// A trap: it needs the thread's whole state.
+    Trap = 4,
+}
+
+/// The way of each call.
+pub static WAYS: [Way; 512] = {
+    let mut ways = [Way::Linux; 512];
+    let mut number = 0;
+    while number < ways.len() {
+        ways[number] = way(number as i64);
+        number += 1;
+    }
+    ways
+};
+
+/// The way of a call.
+pub const fn way(number: i64) -> Way {
+    match number {
+        libc::SYS_read
+        | libc::SYS_write
+        | libc::SYS_readv
+        | libc::SYS_writev
+        | libc::SYS_ioctl
+        | libc::SYS_sendto
+        | libc::SYS_recvfrom
+        | libc::SYS_connect
+        | libc::SYS_accept
+        | libc::SYS_accept4
+        | libc::SYS_shutdown
+        | libc::SYS_listen
+        | libc::SYS_getsockname
+        | libc::SYS_getpeername
+        | libc::SYS_setsockopt
+        | libc::SYS_getsockopt
+        | libc::SYS_epoll_ctl
+        | libc::SYS_epoll_wait
+        | libc::SYS_recvmmsg
+        | libc::SYS_sendmmsg
+        | libc::SYS_fstat
+        | libc::SYS_sendfile => Way::Descriptor,
+        libc::SYS_epoll_pwait | libc::SYS_epoll_pwait2 => Way::Unmasked,
+        libc::SYS_newfstatat
+        | libc::SYS_statx
+        | libc::SYS_recvmsg
+        | libc::SYS_sendmsg
+        | libc::SYS_splice
+        | libc::SYS_fcntl
+        | libc::SYS_poll
+        | libc::SYS_select
+        | libc::SYS_setrlimit
+        | libc::SYS_prlimit64
+        | libc::SYS_socket
+        | libc::SYS_bind
+        | libc::SYS_close
+        | libc::SYS_close_range
+        | libc::SYS_dup
+        | libc::SYS_dup2
+        | libc::SYS_dup3
+        | libc::SYS_epoll_create
+        | libc::SYS_epoll_create1 => Way::Asks,
+        made if new_numbers(made) > 0 => Way::Asks,
+        libc::SYS_ppoll
+        | libc::SYS_pselect6
+        | libc::SYS_rt_sigsuspend
+        | libc::SYS_arch_prctl
+        | libc::SYS_prctl
+        | libc::SYS_seccomp
+        | libc::SYS_brk
+        | libc::SYS_sigaltstack
+        | libc::SYS_munmap
+        | libc::SYS_rt_sigaction
+        | libc::SYS_rt_sigprocmask
+        | libc::SYS_rt_sigreturn
+        | libc::SYS_clone
+        | libc::SYS_clone3
+        | libc::SYS_fork
+        | libc::SYS_vfork
+        | libc::SYS_execve
+        | libc::SYS_execveat
+        | libc::SYS_exit
+        | libc::SYS_exit_group
+        | libc::SYS_setuid
+        | libc::SYS_setgid
+        | libc::SYS_setreuid
+        | libc::SYS_setregid
+        | libc::SYS_setgroups
+        | libc::SYS_setresuid
+        | libc::SYS_setresgid => Way::Trap,
+        _ => Way::Linux,
+    }
+}
+
+/// Makes a call that [`is_for_library`] has named, if it needs no more than its arguments; `None`:
+/// it does.
+pub fn plain(number: i64, arguments: [u64; 6]) -> Option<Outcome> {
     let [a, b, c, d, e, f] = arguments;
     let fd = a as c_int;
     // SAFETY: the program's own arguments, as the system call of this number has them, go to the
     // function that has the same ones.
-    unsafe {
+    Some(unsafe {
         match number {
             libc::SYS_read => linux(transfer::read(fd, at(b), c as usize) as c_long),
             libc::SYS_write => linux(transfer::write(fd, at(b), c as usize) as c_long),
@@ -297,16 +365,26 @@ pub fn make(frame: &mut Frame, context: *mut Context) -> Outcome {
                 linux(waits::epoll_pwait2(fd, at(b), c as c_int, at(d), at(e)))
             }
             libc::SYS_poll => linux(waits::poll(at(a), b, c as c_int)),
-            libc::SYS_ppoll => timed(c, || waits::ppoll(at(a), b, at(c), at(d))),
             libc::SYS_select => linux(waits::select(fd, at(b), at(c), at(d), at(e))),
-            libc::SYS_pselect6 => {
-                let pair = at::<u64>(f);
-                let mask = if is_possible(pair, 16) { *pair } else { 0 };
-                timed(e, || waits::pselect(fd, at(b), at(c), at(d), at(e), at(mask)))
-            }
             made if new_numbers(made) > 0 => with_room(new_numbers(made)),
             libc::SYS_setrlimit => linux(process::setrlimit(fd, at(b))),
             libc::SYS_prlimit64 => linux(process::prlimit(fd, b as c_int, at(c), at(d))),
+            _ => return None,
+        }
+    })
+}
+
+/// Makes a call that [`is_for_library`] has named.
+pub fn make(frame: &mut Frame, context: *mut Context) -> Outcome {
+    let (number, arguments) = (frame.registers.number(), frame.registers.arguments());
+    if let Some(outcome) = plain(number, arguments) {
+        return outcome;
+    }
+    let [a, b, c, d, e, f] = arguments;
+    let fd = a as c_int;
+    // SAFETY: as in `plain`.
+    unsafe {
+        match number {
             libc::SYS_setuid
             | libc::SYS_setgid
             | libc::SYS_setreuid
@@ -336,7 +414,17 @@ pub fn make(frame: &mut Frame, context: *mut Context) -> Outcome {
                 log::once(log::Once::RegisterGs, text);
                 Outcome::Done(-c_long::from(libc::EPERM))
             }
+            libc::SYS_prctl if a == libc::PR_SET_SECCOMP as u64 => {
+                let is_strict = b == libc::SECCOMP_MODE_STRICT.into();
+                limited::before_filter(limited::filter(is_strict, at(c)), true);
+                Outcome::Linux
+            }
             libc::SYS_prctl => Outcome::Done(-c_long::from(libc::EINVAL)),
+            libc::SYS_seccomp => {
+                let is_strict = a == libc::SECCOMP_SET_MODE_STRICT.into();
+                limited::before_filter(limited::filter(is_strict, at(c)), true);
+                Outcome::Linux
+            }
             libc::SYS_fork => threads::fork(frame, context, [libc::SIGCHLD as u64, 0, 0, 0, 0]),
             libc::SYS_vfork => threads::fork(frame, context, [libc::SIGCHLD as u64, 0, 0, 0, 0]),
             libc::SYS_clone => threads::clone(frame, context, [a, b, c, d, e]),
@@ -362,6 +450,12 @@ pub fn make(frame: &mut Frame, context: *mut Context) -> Outcome {
             libc::SYS_exit_group => {
                 crate::process::finish();
                 Outcome::Linux
+            }
+            libc::SYS_ppoll => timed(c, || waits::ppoll(at(a), b, at(c), at(d))),
+            libc::SYS_pselect6 => {
+                let pair = at::<u64>(f);
+                let mask = if is_possible(pair, 16) { *pair } else { 0 };
+                timed(e, || waits::pselect(fd, at(b), at(c), at(d), at(e), at(mask)))
             }
             _ => Outcome::Linux,
         }

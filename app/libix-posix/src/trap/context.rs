@@ -1,11 +1,12 @@
 //! What a thread of the program has while its calls come here. The register gs points to it; no C
 //! library of x86-64 uses that register.
 use super::ALLOWED;
-use super::frame::Alternate;
+use super::frame::{Alternate, Frame};
+use super::rewrite::STUBS_MAX;
 use crate::signals::{self, Place};
 use core::arch::asm;
 use core::ptr::null_mut;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU64, Ordering};
 use std::sync::Mutex;
 
 /// Bytes of the stack on which calls run.
@@ -44,6 +45,22 @@ pub struct Context {
     /// The alternate signal stack where the program has set none: a thread that ends may call when
     /// it has no stack any more.
     pub alternate: Alternate,
+    /// The base of thread-local storage by which a rewritten call knows that this is its thread's;
+    /// 0: it is.
+    pub own_fs: u64,
+    /// How many handlers of the program the thread is in, at least those that it has not left by a
+    /// jump.
+    pub depth: u32,
+    /// Signals wait for the end of a call.
+    pub has_postponed: AtomicU8,
+    /// The trap is the end of a call that was made without one.
+    pub is_made: bool,
+    /// The stack pointer in the first of the handlers.
+    pub handler_stack: u64,
+    /// Calls of rewritten sites.
+    pub counts: [AtomicU64; STUBS_MAX],
+    /// The next one of all that there are.
+    next: *mut Context,
     /// Linux's number of the thread.
     pub tid: AtomicI32,
     /// The thread ends.
@@ -108,12 +125,45 @@ fn new(stack_top: u64) -> *mut Context {
         mask: [0; 3],
         place: signals::place(),
         alternate: Alternate::NONE,
+        own_fs: 0,
+        depth: 0,
+        has_postponed: AtomicU8::new(0),
+        is_made: false,
+        handler_stack: 0,
+        counts: [const { AtomicU64::new(0) }; STUBS_MAX],
+        next: null_mut(),
         tid: AtomicI32::new(own_tid()),
         ends: AtomicBool::new(false),
     }));
-    // SAFETY: just made.
-    unsafe { (*context).own = context };
-    context
+    // SAFETY: just made. Nobody knows it before it is in the list, from which nothing is taken.
+    unsafe {
+        (*context).own = context;
+        let mut first = ALL.load(Ordering::Relaxed);
+        loop {
+            (*context).next = first;
+            let (success, failure) = (Ordering::Release, Ordering::Relaxed);
+            match ALL.compare_exchange_weak(first, context, success, failure) {
+                Ok(_) => return context,
+                Err(other) => first = other,
+            }
+        }
+    }
+}
+
+/// The first of all that there are.
+static ALL: AtomicPtr<Context> = AtomicPtr::new(null_mut());
+
+/// How many calls a rewritten site has made.
+pub fn calls_of(site: usize) -> u64 {
+    let (mut at, mut all) = (ALL.load(Ordering::Acquire), 0);
+    while !at.is_null() {
+        // SAFETY: never freed.
+        unsafe {
+            all += (*at).counts[site].load(Ordering::Relaxed);
+            at = (*at).next;
+        }
+    }
+    all
 }
 
 /// One for the calling thread, which the C library of this library has started; `None`: no memory.
@@ -122,11 +172,26 @@ pub fn of_library_thread() -> Option<*mut Context> {
         // SAFETY: ours alone; its thread has ended.
         unsafe {
             (*ended).place = signals::place();
+            (*ended).own_fs = own_fs();
             (*ended).tid.store(own_tid(), Ordering::Relaxed);
         }
         return Some(ended);
     }
-    Some(new(stack(STACK_BYTES)?))
+    let context = new(stack(STACK_BYTES)?);
+    // SAFETY: just made, for the caller.
+    unsafe { (*context).own_fs = own_fs() };
+    Some(context)
+}
+
+/// See [`Context::own_fs`]: beside a static program only contexts of its threads are made.
+fn own_fs() -> u64 {
+    if super::beside::is_program() { 0 } else { fs_base() }
+}
+
+/// The calling thread has no context from now on.
+pub fn leave() {
+    // SAFETY: the register is nobody else's; without a context all calls are Linux's.
+    unsafe { asm!("wrgsbase {}", in(reg) 0u64, options(nostack)) };
 }
 
 /// One of a thread that has ended, with or without thread-local storage of its own.
@@ -146,6 +211,8 @@ fn take_ended(with_fs: bool) -> Option<*mut Context> {
     unsafe {
         (*context).ends.store(false, Ordering::Relaxed);
         (*context).selector.store(OPEN, Ordering::Relaxed);
+        (*context).has_postponed.store(0, Ordering::Relaxed);
+        ((*context).depth, (*context).is_made) = (0, false);
     }
     Some(context)
 }
@@ -253,6 +320,21 @@ impl Context {
         let bytes = ALTERNATE_BYTES as u64 - 4096;
         self.alternate = Alternate { first: end - bytes, flags: 0, bytes };
         true
+    }
+
+    /// Sends the signals that were postponed, which are blocked now.
+    pub fn send_postponed(&self) {
+        self.has_postponed.store(0, Ordering::Relaxed);
+        self.place.send_postponed();
+    }
+
+    /// A handler that was left by a jump is none any more.
+    pub fn look_at_depth(&mut self, frame: &Frame) {
+        let in_alternate = frame.alternate.has(self.handler_stack);
+        let is_left = in_alternate || frame.registers.rsp > self.handler_stack;
+        if self.depth > 0 && is_left && !frame.is_on_alternate() {
+            self.depth = 0;
+        }
     }
 
     /// The room below the end of the stack, for the frame of a thread that starts.

@@ -3,9 +3,11 @@
 //! Offsets of gs are those of the first fields of [`Context`](super::context::Context).
 use super::context::{self, Context};
 use super::frame::{Frame, ROOM};
-use super::{ALLOWED, GATE, actions, calls, sites};
+use super::rewrite::entry::{Trap, as_native, unfold};
+use super::{ALLOWED, GATE, actions, calls, rewrite, sites};
 use core::arch::naked_asm;
 use core::mem::offset_of;
+use core::sync::atomic::Ordering;
 use libc::{c_int, c_void, siginfo_t};
 
 const _: () = assert!(
@@ -92,7 +94,7 @@ pub unsafe extern "C" fn restore() {
 
 /// Behind a call that was passed on.
 #[unsafe(naked)]
-unsafe extern "C" fn passed() {
+pub unsafe extern "C" fn passed_on() {
     naked_asm!("ret 128")
 }
 
@@ -102,6 +104,30 @@ unsafe extern "C" fn passed_other() {
     naked_asm!("pop rdi", "pop rsi", "ret 128")
 }
 
+/// Behind a `clone` in place of the program's, whose child has no context.
+#[unsafe(naked)]
+pub unsafe extern "C" fn cloned() {
+    naked_asm!(
+        "pop rdi",
+        "pop rsi",
+        "pop rdx",
+        "pop r10",
+        "pop r8",
+        "mov rcx, rax",
+        "jrcxz 2f",
+        "ret 128",
+        "2:",
+        "wrgsbase rcx",
+        "ret 128",
+    )
+}
+
+/// The same for a child on a stack of its own.
+#[unsafe(naked)]
+pub unsafe extern "C" fn cloned_apart() {
+    naked_asm!("mov ecx, 0", "wrgsbase rcx", "ret 128")
+}
+
 /// The address at which a call in place of the program's goes on.
 pub fn restoring_address() -> u64 {
     passed_other as *const () as u64
@@ -109,19 +135,56 @@ pub fn restoring_address() -> u64 {
 
 /// The address at which a call that was passed on goes on.
 pub fn return_address() -> u64 {
-    passed as *const () as u64
+    passed_on as *const () as u64
+}
+
+/// Whether an instruction is the one there.
+pub fn is_passed_on(address: u64) -> bool {
+    address == return_address()
 }
 
 /// In front of the program's handlers: they run at once while the thread is the program's.
 #[unsafe(naked)]
 pub unsafe extern "C" fn on_signal(_: c_int, _: *mut siginfo_t, _: *mut c_void) {
     naked_asm!(
-        "cmp byte ptr gs:[8], 0",
+        "rdgsbase rax",
+        "test rax, rax",
+        "jz 3f",
+        "cmp byte ptr [rax + 8], 0",
         "je {inside}",
+        "cmp dword ptr [rax + {depth}], 0",
+        "jne 2f",
+        "mov [rax + {handler_stack}], rsp",
+        "2:",
+        "inc dword ptr [rax + {depth}]",
+        "push rdi",
+        "push rsi",
+        "push rdx",
+        "mov rdi, rdx",
+        "call {as_native}",
+        "pop rdx",
+        "pop rsi",
+        "pop rdi",
+        "sub rsp, 8",
+        "call qword ptr [rip + {outside}]",
+        "add rsp, 8",
+        "dec dword ptr gs:[{depth}]",
+        "ret",
+        "3:",
         "jmp qword ptr [rip + {outside}]",
         inside = sym inside,
         outside = sym actions::OUTSIDE,
+        depth = const offset_of!(Context, depth),
+        handler_stack = const offset_of!(Context, handler_stack),
+        as_native = sym in_native,
     )
+}
+
+/// # Safety
+/// The frame of a handler that has interrupted the program.
+unsafe extern "C" fn in_native(frame: *mut Frame) {
+    // SAFETY: the caller's promise.
+    unsafe { as_native(&mut *frame) }
 }
 
 /// Starts a thread that the program makes itself: `clone`, whose child begins at the frame of its
@@ -210,16 +273,29 @@ extern "C" fn look(trapped: &Trapped, frame: &mut Frame) -> u32 {
         registers.rax = -i64::from(libc::ENOSYS) as u64;
         return 0;
     }
-    let is_own = sites::is_own(registers.rip);
-    if !is_own {
-        sites::count(registers.rip, registers.number());
-        if calls::is_for_library(registers) {
+    // SAFETY: the thread is stopped at this call, and its context is nobody else's.
+    unsafe {
+        let context = &mut *context::current();
+        let from_rewritten = unfold(registers);
+        if from_rewritten == Some(Trap::Made) {
+            context.is_made = true;
             return 1;
         }
-        calls::before_linux(registers);
+        if !sites::is_own(registers.rip) {
+            let site = match from_rewritten {
+                Some(_) => None,
+                None => sites::count(registers.rip, registers.number()),
+            };
+            let wants = site.is_some_and(rewrite::wants)
+                && calls::way(registers.number()) != calls::Way::Trap;
+            let has_postponed = context.has_postponed.load(Ordering::Relaxed) != 0;
+            if wants || has_postponed || calls::is_for_library(registers) {
+                return 1;
+            }
+            calls::before_linux(registers);
+        }
+        registers.pass();
     }
-    // SAFETY: the thread is stopped at this call.
-    unsafe { registers.pass() };
     0
 }
 
@@ -231,6 +307,22 @@ extern "C" fn carry(from: *const Frame, room: *mut u8) -> *const Frame {
         let frame = Frame::copy(from, room);
         let own = &mut *frame;
         let (number, place) = (own.registers.number(), (*context).place);
+        if core::mem::take(&mut (*context).is_made) {
+            (*context).send_postponed();
+            return frame;
+        }
+        (*context).look_at_depth(own);
+        if calls::way(number) != calls::Way::Trap
+            && let Some(site) = sites::at(own.registers.rip)
+        {
+            rewrite::consider(site);
+        }
+        if !calls::is_for_library(&own.registers) {
+            calls::before_linux(&mut own.registers);
+            own.registers.pass();
+            (*context).send_postponed();
+            return frame;
+        }
         // On the alternate stack the next handler would begin at its end again, over the
         // handler's frames that are there: Linux does not know that the thread is on that stack.
         let hears = !own.is_on_alternate();
@@ -255,14 +347,15 @@ extern "C" fn carry(from: *const Frame, room: *mut u8) -> *const Frame {
                 }
             }
             calls::Outcome::Linux => own.registers.pass(),
+            calls::Outcome::Set => {}
             calls::Outcome::Frame(at) => {
-                place.send_postponed();
+                (*context).send_postponed();
                 let theirs = at as *mut Frame;
                 (*theirs).mask = actions::without_sigsys((*theirs).mask);
                 return theirs;
             }
         }
-        place.send_postponed();
+        (*context).send_postponed();
         frame
     }
 }
@@ -276,7 +369,9 @@ extern "C" fn inside(signal: c_int, info: *mut siginfo_t, frame: *mut Frame) {
             actions::end_by(signal);
             return;
         }
-        (*context::current()).place.postpone(&*info);
+        let context = &*context::current();
+        context.has_postponed.store(1, Ordering::Relaxed);
+        context.place.postpone(&*info);
         let registers = &mut (*frame).registers;
         if calls::waits_in_library(registers) {
             registers.rip += 2;

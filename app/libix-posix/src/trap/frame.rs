@@ -33,6 +33,12 @@ pub struct Alternate {
 impl Alternate {
     /// None.
     pub const NONE: Alternate = Alternate { first: 0, flags: libc::SS_DISABLE as u64, bytes: 0 };
+
+    /// Whether an address is in it.
+    pub fn has(&self, address: u64) -> bool {
+        let Alternate { first, flags, bytes } = *self;
+        flags as i32 & libc::SS_DISABLE == 0 && address.wrapping_sub(first) < bytes
+    }
 }
 
 /// `gregs`.
@@ -73,11 +79,18 @@ const EXTENSION_AT: usize = 464;
 /// `FP_XSTATE_MAGIC1`.
 const EXTENDED: u32 = 0x4650_5853;
 /// Linux writes nothing below this distance from the stack pointer, nor do we.
-const RED_ZONE: u64 = 128;
+pub const RED_ZONE: u64 = 128;
 /// A system call instruction.
 pub const SYSCALL: [u8; 2] = [0x0f, 0x05];
 
 impl Registers {
+    /// Those of a call of which nothing else is known.
+    pub fn of_call(number: i64, [rdi, rsi, rdx, r10, r8, r9]: [u64; 6]) -> Registers {
+        // SAFETY: all zero is a valid value of numbers.
+        let none: Registers = unsafe { core::mem::zeroed() };
+        Registers { rax: number as u64, rdi, rsi, rdx, r10, r8, r9, ..none }
+    }
+
     /// The number of the call.
     pub fn number(&self) -> i64 {
         self.rax as i64
@@ -129,8 +142,7 @@ impl Registers {
 impl Frame {
     /// Whether the program was on its alternate signal stack.
     pub fn is_on_alternate(&self) -> bool {
-        let Alternate { first, flags, bytes } = self.alternate;
-        flags as i32 & libc::SS_DISABLE == 0 && self.registers.rsp.wrapping_sub(first) < bytes
+        self.alternate.has(self.registers.rsp)
     }
 
     /// Copies a frame, with the vector state that it points to, to the place of a frame in `room`.

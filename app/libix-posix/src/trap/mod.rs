@@ -15,6 +15,7 @@
 //! * `threads`: threads and processes that the program starts.
 //! * `beside`: the start beside a static program.
 //! * `sites`: which instructions call, and how often.
+//! * `rewrite`: instructions that call often, in whose place a jump comes here without a signal.
 //!
 //! [`Frame::pass`]: frame::Registers::pass
 mod actions;
@@ -23,11 +24,13 @@ mod calls;
 mod context;
 mod entry;
 mod frame;
+mod rewrite;
 mod sites;
 mod threads;
 
+use crate::process::Intercepts;
 use crate::{log, process, real, signals};
-use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
 /// How the program calls Linux.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +51,9 @@ static HOW: AtomicU8 = AtomicU8::new(How::Library as u8);
 static GATE: AtomicU64 = AtomicU64::new(0);
 /// Where Linux takes calls from: the first address, and how many bytes.
 static ALLOWED: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+
+/// Instructions that call often are rewritten.
+static REWRITES: AtomicBool = AtomicBool::new(true);
 
 /// Whether calls of the program by instructions of its own come here.
 fn is_on() -> bool {
@@ -73,7 +79,10 @@ static BEGIN: extern "C" fn() = begin;
 extern "C" fn begin() {
     let Some(wanted) = process::begin() else { return };
     process::has_own_calls(process::OwnCalls { forked, report: sites::report });
-    if beside::is_program() || !(wanted || sites::is_go()) {
+    if wanted == Intercepts::Trapped {
+        REWRITES.store(false, Ordering::Relaxed);
+    }
+    if beside::is_program() || !(wanted != Intercepts::Recognised || sites::is_go()) {
         return;
     }
     if let Err(why) = start(How::Both) {
@@ -105,6 +114,9 @@ fn start(how: How) -> Result<(), &'static str> {
         actions::end();
         return Err("Linux before 5.11, or built without Syscall User Dispatch");
     }
+    if REWRITES.load(Ordering::Relaxed) {
+        rewrite::begin();
+    }
     // SAFETY: as above.
     unsafe { (*context).belongs_to_program() };
     Ok(())
@@ -113,6 +125,7 @@ fn start(how: How) -> Result<(), &'static str> {
 /// In a forked child: Linux has forgotten that this thread's calls come here.
 fn forked() {
     if is_on() {
+        rewrite::hold(false);
         threads::forked();
     }
 }
@@ -128,6 +141,7 @@ pub unsafe extern "C" fn pthread_create(
     // SAFETY: the program's own arguments.
     unsafe {
         if follows_threads() && !signals::spawns() {
+            rewrite::has_threads();
             threads::create(thread, attributes, body, argument)
         } else {
             real::pthread_create(thread, attributes, body, argument)

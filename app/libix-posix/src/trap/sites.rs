@@ -1,6 +1,8 @@
 //! Instructions that make system calls: whose they are, and how often each has come here.
+use super::frame::SYSCALL;
+use super::{context, rewrite};
 use core::ffi::c_void;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use ix_sys::program_file::PT_NOTE;
 
 /// Code of ours, first address and end: this library's, and the image's with the gate.
@@ -9,62 +11,134 @@ static OWN: [[AtomicU64; 2]; 2] = [const { [const { AtomicU64::new(0) }; 2] }; 2
 /// Most sites that are told apart.
 const SITES_MAX: usize = 256;
 
-/// A site: where its instruction ends, how often it has come here, and the number that it came with
-/// last.
-struct Site {
+/// A site: where its instruction ends, how often it has trapped, the number that it did so with
+/// last, and what became of it ([`rewrite`]).
+pub struct Site {
     behind: AtomicU64,
     count: AtomicU64,
     number: AtomicU64,
+    state: AtomicU32,
 }
 
 static SITES: [Site; SITES_MAX] = [const {
-    Site { behind: AtomicU64::new(0), count: AtomicU64::new(0), number: AtomicU64::new(0) }
+    Site {
+        behind: AtomicU64::new(0),
+        count: AtomicU64::new(0),
+        number: AtomicU64::new(0),
+        state: AtomicU32::new(rewrite::NEW),
+    }
 }; SITES_MAX];
 
-/// Counts a call from a site. Runs in the handler.
-pub fn count(behind: u64, number: i64) {
+/// Calls of sites for which there was no room above.
+static OTHERS: AtomicU64 = AtomicU64::new(0);
+
+impl Site {
+    /// Where its instruction ends.
+    pub fn behind(&self) -> u64 {
+        self.behind.load(Ordering::Relaxed)
+    }
+
+    /// How often it has trapped.
+    pub fn trapped(&self) -> u64 {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// What became of it.
+    pub fn state(&self) -> u32 {
+        self.state.load(Ordering::Relaxed)
+    }
+
+    /// This became of it.
+    pub fn set_state(&self, state: u32) {
+        self.state.store(state, Ordering::Relaxed);
+    }
+}
+
+/// The site whose instruction ends there; `None`: there are too many. Runs in the handler.
+pub fn at(behind: u64) -> Option<&'static Site> {
     let first = (behind.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as usize;
-    for step in 0..SITES_MAX {
-        let site = &SITES[(first + step) % SITES_MAX];
-        let found = match site.behind.load(Ordering::Relaxed) {
+    (0..SITES_MAX).map(|step| &SITES[(first + step) % SITES_MAX]).find(|site| {
+        match site.behind.load(Ordering::Relaxed) {
             0 => {
                 let (relaxed, behind_is) = (Ordering::Relaxed, &site.behind);
                 let taken = behind_is.compare_exchange(0, behind, relaxed, relaxed);
                 taken.is_ok() || taken == Err(behind)
             }
             other => other == behind,
-        };
-        if found {
+        }
+    })
+}
+
+/// Counts a call that has trapped; returns its site. Runs in the handler.
+pub fn count(behind: u64, number: i64) -> Option<&'static Site> {
+    let site = at(behind);
+    match site {
+        Some(site) => {
             site.count.fetch_add(1, Ordering::Relaxed);
             site.number.store(number as u64, Ordering::Relaxed);
-            return;
+        }
+        None => {
+            OTHERS.fetch_add(1, Ordering::Relaxed);
         }
     }
+    site
+}
+
+/// What is known of a site.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Known {
+    /// How often it has trapped.
+    pub trapped: u64,
+    /// How often it was called after it had been rewritten.
+    pub rewritten: u64,
+    /// Where its instruction begins.
+    pub address: u64,
+    /// The number of its last call that has trapped.
+    pub number: u64,
+    /// What became of it.
+    pub state: u32,
+}
+
+/// All sites that have made a call, those first that have made most.
+pub fn known() -> Vec<Known> {
+    let mut sites: Vec<_> = SITES
+        .iter()
+        .filter(|site| site.trapped() > 0)
+        .map(|site| Known {
+            trapped: site.trapped(),
+            rewritten: rewrite::number_of(site.behind()).map_or(0, context::calls_of),
+            address: site.behind() - SYSCALL.len() as u64,
+            number: site.number.load(Ordering::Relaxed),
+            state: site.state(),
+        })
+        .collect();
+    sites.sort_unstable_by_key(|site| core::cmp::Reverse(site.trapped + site.rewritten));
+    sites
 }
 
 /// The calls that have come here as text, the most frequent sites first.
 pub fn report() -> Option<String> {
     const NAMED: usize = 6;
-    let mut sites: Vec<(u64, u64, u64)> = SITES
-        .iter()
-        .map(|site| {
-            let [count, behind, number] =
-                [&site.count, &site.behind, &site.number].map(|word| word.load(Ordering::Relaxed));
-            (count, behind, number)
-        })
-        .filter(|site| site.0 > 0)
-        .collect();
+    let sites = known();
     if sites.is_empty() {
         return None;
     }
-    sites.sort_unstable_by(|a, b| b.cmp(a));
-    let all: u64 = sites.iter().map(|site| site.0).sum();
-    let named = sites
-        .iter()
-        .take(NAMED)
-        .map(|(count, behind, number)| format!("{:#x} {count} (last number {number})", behind - 2));
+    let trapped: u64 = sites.iter().map(|site| site.trapped).sum();
+    let trapped = trapped + OTHERS.load(Ordering::Relaxed);
+    let rewritten: u64 = sites.iter().map(|site| site.rewritten).sum();
+    let named = sites.iter().take(NAMED).map(|site| {
+        let why = match site.state {
+            rewrite::DONE => format!(", {} rewritten", site.rewritten),
+            state => rewrite::Left::named(state).map(|why| format!(", {why}")).unwrap_or_default(),
+        };
+        format!("{:#x} {} (last number {}{why})", site.address, site.trapped, site.number)
+    });
     let named = named.collect::<Vec<_>>().join(", ");
-    Some(format!("{all} calls from {} instructions of the program: {named}", sites.len()))
+    let count = sites.len();
+    Some(format!(
+        "{trapped} calls trapped and {rewritten} did not, from {count} instructions of the \
+         program: {named}"
+    ))
 }
 
 /// Whether an instruction is this library's or the image's. Uses no thread-local storage.

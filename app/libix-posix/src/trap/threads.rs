@@ -1,12 +1,13 @@
 //! Threads and processes that the program starts.
 use super::calls::Outcome;
 use super::context::{self, Context};
-use super::entry::clone_thread;
-use super::frame::Frame;
-use super::{actions, is_beside};
+use super::entry::{self, clone_thread};
+use super::frame::{Frame, RED_ZONE};
+use super::{GATE, actions, is_beside, rewrite};
 use crate::ffi::process;
 use crate::mem::is_possible;
 use crate::{log, real};
+use core::sync::atomic::Ordering;
 use libc::{
     CLONE_CHILD_CLEARTID, CLONE_CHILD_SETTID, CLONE_FILES, CLONE_NEWCGROUP, CLONE_NEWIPC,
     CLONE_NEWNET, CLONE_NEWNS, CLONE_NEWPID, CLONE_NEWUSER, CLONE_NEWUTS, CLONE_PARENT,
@@ -39,9 +40,41 @@ pub fn clone(frame: &mut Frame, context: *mut Context, arguments: [u64; 5]) -> O
         let text = "the program starts a process in a namespace of its own, or one that shares its \
                     descriptors: that one's sockets are Linux's until it executes a program";
         log::once(log::Once::OwnNamespace, text);
-        return Outcome::Linux;
+        // SAFETY: the program is stopped at this call.
+        return unsafe { by_linux(frame, arguments) };
     }
     fork(frame, context, arguments)
+}
+
+/// A process that has nothing of IX. One that would share the stack of its parent gets a copy of
+/// it: what is there for the parent's return would be written over.
+///
+/// # Safety
+/// The frame of a program that is stopped at a call, and the arguments of a `clone`.
+unsafe fn by_linux(frame: &mut Frame, arguments: [u64; 5]) -> Outcome {
+    let [mut flags, mut stack, parent, number, tls] = arguments;
+    let registers = &mut frame.registers;
+    let [rdi, rsi, rdx, r10, r8, _] = registers.arguments();
+    let behind = registers.rip;
+    let words = [entry::cloned as *const () as u64, rdi, rsi, rdx, r10, r8, behind];
+    let below = registers.rsp - RED_ZONE - size_of_val(&words) as u64;
+    // SAFETY: below the red zone, where Linux itself writes when a handler runs; then the end of a
+    // stack that the program has made for its child.
+    unsafe {
+        (below as *mut [u64; 7]).write_unaligned(words);
+        if stack == 0 {
+            flags &= !(CLONE_VM as u64);
+        } else {
+            let first = [entry::cloned_apart as *const () as u64, behind];
+            stack -= RED_ZONE + size_of_val(&first) as u64;
+            (stack as *mut [u64; 2]).write_unaligned(first);
+        }
+    }
+    registers.rax = libc::SYS_clone as u64;
+    (registers.rdi, registers.rsi, registers.rdx) = (flags, stack, parent);
+    (registers.r10, registers.r8) = (number, tls);
+    (registers.rsp, registers.rip) = (below, GATE.load(Ordering::Relaxed));
+    Outcome::Set
 }
 
 /// `clone3` of the program.
@@ -77,7 +110,8 @@ pub fn clone3(frame: &mut Frame, context: *mut Context, at: u64, bytes: u64) -> 
     // Numbers of its own choice, a control group, handlers set back, or both places for a number.
     let both = (CLONE_PIDFD | CLONE_PARENT_SETTID) as u64;
     if told.set_tid_count != 0 || told.flags >> 32 != 0 || told.flags & both == both {
-        return Outcome::Linux;
+        // As a kernel without it: programs then make `clone`.
+        return Outcome::Done(-i64::from(libc::ENOSYS));
     }
     let stack = if told.stack == 0 { 0 } else { told.stack + told.stack_bytes };
     let parent = if told.flags & CLONE_PIDFD as u64 != 0 { told.pidfd } else { told.parent_tid };
@@ -90,6 +124,7 @@ fn thread(frame: &Frame, context: *mut Context, arguments: [u64; 5]) -> Outcome 
     // A signal between here and the new thread's first instruction would run on this library's
     // stack there.
     actions::set_mask(!0);
+    rewrite::has_threads();
     let Some(child) = context::of_own_thread() else {
         return Outcome::Done(-i64::from(libc::EAGAIN));
     };
@@ -135,8 +170,10 @@ pub fn fork(frame: &mut Frame, context: *mut Context, arguments: [u64; 5]) -> Ou
             unsafe { (at as *mut i32).write_unaligned(value) };
         }
     };
+    rewrite::hold(true);
     // SAFETY: no arguments.
     let pid = unsafe { process::fork() };
+    rewrite::hold(false);
     if pid < 0 {
         return Outcome::Done(-i64::from(real::errno()));
     }
@@ -174,7 +211,7 @@ pub fn forked() {
     context::forked();
     // SAFETY: the calling thread's, which was copied.
     unsafe {
-        (*context).tid.store(context::own_tid(), core::sync::atomic::Ordering::Relaxed);
+        (*context).tid.store(context::own_tid(), Ordering::Relaxed);
         if !(*context).arm() {
             log::line("system calls of a forked child cannot be intercepted: it uses Linux");
         }
@@ -221,7 +258,10 @@ extern "C" fn begin(start: *mut c_void) -> *mut c_void {
     unsafe {
         match context {
             Some(context) if (*context).arm() => (*context).belongs_to_program(),
-            _ => log::line("no memory for a thread's state: its own system calls are Linux's"),
+            _ => {
+                context::leave();
+                log::line("no memory for a thread's state: its own system calls are Linux's");
+            }
         }
         let mut mask = mask;
         libc::sigdelset(&mut mask, libc::SIGSYS);
@@ -235,6 +275,7 @@ extern "C" fn begin(start: *mut c_void) -> *mut c_void {
             real::pthread_sigmask(libc::SIG_SETMASK, &all, core::ptr::null_mut());
             (*context).disarm();
             (*context).ends();
+            context::leave();
         }
     }
     result
