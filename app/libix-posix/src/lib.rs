@@ -107,6 +107,7 @@ mod epoll;
 mod ffi;
 mod instructions;
 mod ops;
+mod own_calls;
 mod poll;
 mod process;
 mod receive;

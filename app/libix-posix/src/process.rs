@@ -9,7 +9,7 @@ use crate::state::Core;
 use crate::waiter::Wakeups;
 use crate::{
     announce, commons, cycle, fds, filtered, holders, in_flight, in_reserve, kick, kin, limited,
-    log, low_ports, ops, outside, pid, real, serving, signals, successor, wait,
+    log, low_ports, ops, outside, own_calls, pid, real, serving, signals, successor, wait,
 };
 use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_char};
@@ -43,8 +43,9 @@ pub enum Intercepts {
 }
 
 impl Intercepts {
-    fn from_environment() -> Intercepts {
-        match std::env::var_os(SYSCALLS) {
+    /// By the word of `ix run`, or by the variable, which a program in between may have set.
+    fn told(word: Option<&str>) -> Intercepts {
+        match word.map(Into::into).or_else(|| std::env::var_os(SYSCALLS)) {
             None => Intercepts::Recognised,
             Some(word) if word == "auto" => Intercepts::Recognised,
             Some(word) if word == "trap" => Intercepts::Trapped,
@@ -84,7 +85,8 @@ pub fn begin() -> Option<Intercepts> {
         return None;
     };
     let image = std::env::var(successor::ENV).unwrap_or_default();
-    let wanted = Intercepts::from_environment();
+    let wanted = Intercepts::told(text.split(';').nth(8).filter(|word| !word.is_empty()));
+    own_calls::begin(library);
     hide(library);
     commons::begin(successor::commons_of(&image));
     log::begin_run();
@@ -93,12 +95,12 @@ pub fn begin() -> Option<Intercepts> {
     holders::begin_run();
     reserve(reserved.clone());
     let mut core = lock();
-    let part = |nth| text.splitn(9, ';').nth(nth).unwrap_or_default();
+    let part = |nth| text.splitn(10, ';').nth(nth).unwrap_or_default();
     core.outgoing = part(7)
         .split_once('-')
         .and_then(|(first, last)| Some((first.parse().ok()?, last.parse().ok()?)));
     core.routes = routes.with_linux(linux_networks(None)).sharing(core.outgoing.is_some());
-    core.interfaces = Interfaces::parse(part(0), part(8));
+    core.interfaces = Interfaces::parse(part(0), part(9));
     core.congestion = Congestion::named(part(4).as_bytes()).unwrap_or(core.congestion);
     core.ephemeral = ops::ephemeral_ports();
     let locks_memory = part(6) == "1";
@@ -133,6 +135,8 @@ pub struct OwnCalls {
     pub forked: fn(),
     /// How many there were, as text.
     pub report: fn() -> Option<String>,
+    /// That many of them cost a signal, if that is so.
+    pub warning: fn() -> Option<String>,
 }
 
 static OWN_CALLS: OnceLock<OwnCalls> = OnceLock::new();
@@ -256,6 +260,9 @@ extern "C" fn end() {
 
 /// Reports how many calls went on to Linux, if the user wants to know.
 fn tell_calls() {
+    if let Some(warning) = OWN_CALLS.get().and_then(|calls| (calls.warning)()) {
+        log::line(&warning);
+    }
     if COUNTS.load(Ordering::Relaxed) {
         log::line(&format!("calls forwarded to Linux: {}", real::calls_made()));
         if let Some(report) = OWN_CALLS.get().and_then(|calls| (calls.report)()) {

@@ -3,7 +3,7 @@ use crate::ctl::args::StatsArgs;
 use crate::ctl::json;
 use ix_broker::control::Client;
 use ix_dataplane::metrics::Stage;
-use ix_proto::control::{Status, Thread};
+use ix_proto::control::{OwnCalls, Status, Thread};
 use ix_report::cost::{Figures, HARDWARE, quotient};
 use ix_report::output::write_json;
 use ix_report::problem::Result;
@@ -115,7 +115,33 @@ fn text(stats: &Status, before: Option<(&Status, f64)>) -> String {
         out.push_str(&section(&total, before.map(|(_, seconds)| seconds)));
         hardware(&mut out, stats, &total);
     }
+    own_calls(&mut out, stats);
     out
+}
+
+/// System calls that the program makes by instructions of its own, and those with the most.
+fn own_calls(out: &mut String, stats: &Status) {
+    const SHOWN: usize = 8;
+    let Some(sites) = Some(&stats.own_calls).filter(|sites| !sites.is_empty()) else { return };
+    let sum = |of: fn(&OwnCalls) -> u64| sites.iter().map(of).fold(0, u64::saturating_add);
+    let (trapped, rewritten) = (sum(|site| site.trapped), sum(|site| site.rewritten));
+    let _ = writeln!(
+        out,
+        "\nsystem calls by the program's own instructions, since its start: {trapped} trapped, \
+         {rewritten} did not"
+    );
+    for site in sites.iter().take(SHOWN) {
+        let why = site.why.as_ref().map_or(String::new(), |why| format!("  ({why})"));
+        let OwnCalls { process, address, number, trapped, rewritten, .. } = site;
+        let _ = writeln!(
+            out,
+            "  process {process} at {address:#x}: {trapped} trapped, {rewritten} did not, last \
+             call {number}{why}"
+        );
+    }
+    if let Some(more) = sites.len().checked_sub(SHOWN).filter(|more| *more > 0) {
+        let _ = writeln!(out, "  and {more} others (--all shows them)");
+    }
 }
 
 /// Stages, shares, packets and batches.

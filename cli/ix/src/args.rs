@@ -190,6 +190,29 @@ pub enum Posix {
     Off,
 }
 
+/// System calls that a program makes by instructions of its own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Syscalls {
+    /// IX's in programs in Go and in static ones
+    #[default]
+    Auto,
+    /// IX's in every program
+    On,
+    /// IX's in every program, and no instruction is rewritten: each call costs a signal
+    Trap,
+}
+
+impl Syscalls {
+    /// The word for the library.
+    pub fn word(self) -> &'static str {
+        match self {
+            Syscalls::Auto => "",
+            Syscalls::On => "on",
+            Syscalls::Trap => "trap",
+        }
+    }
+}
+
 /// How the dataplane gets into the program's process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Entry {
@@ -267,6 +290,10 @@ pub struct RunArgs {
     /// When the program's socket calls go to IX
     #[arg(long, value_enum, default_value_t = Posix::Auto)]
     pub posix: Posix,
+    /// Whose the system calls are that the program makes by instructions of its own, with
+    /// `--domain process` (default: auto, or `on` if IX_SYSCALLS is set)
+    #[arg(long, value_enum)]
+    pub syscalls: Option<Syscalls>,
     /// Fail, with exit status 125, if the program ends and never used IX
     #[arg(long)]
     pub require_ix: bool,

@@ -1,7 +1,9 @@
 //! The library that gives unmodified programs sockets on IX, and the decision when to use it.
-use crate::args::Posix;
+use crate::args::{Posix, Syscalls};
 use crate::settings::Settings;
 use crate::sharing::Sharing;
+use ix_abi::OWN_CALLS_BYTES;
+use ix_broker::own_calls::OwnCallsPage;
 use ix_broker::program_root::ProgramRoot;
 use ix_broker::run::Preload;
 use ix_entry::ReservedFds;
@@ -48,7 +50,7 @@ enum Program {
 ///
 /// `root`: binds low ports for it.
 pub fn preload(
-    how: Posix,
+    (how, syscalls): (Posix, Syscalls),
     program: &Path,
     settings: &Settings,
     domain: Domain,
@@ -93,8 +95,19 @@ pub fn preload(
         let what = format!("cannot run {name} on {threads} elastic threads");
         return Err(Problem::new(what, why).mend("give fewer hardware threads with --cpus"));
     }
-    prepare(settings, domain, (root, sharing))
+    prepare(settings, domain, syscalls, (root, sharing))
         .map_err(|e| Problem::new("cannot pass the socket library to the program", e))
+}
+
+/// What the flag says, or the variable that was there before it.
+pub fn syscalls(flag: Option<Syscalls>) -> Syscalls {
+    let variable = std::env::var_os("IX_SYSCALLS");
+    let by_variable = match variable.as_deref().and_then(OsStr::to_str) {
+        None | Some("auto") => Syscalls::Auto,
+        Some("trap") => Syscalls::Trap,
+        Some(_) => Syscalls::On,
+    };
+    flag.unwrap_or(by_variable)
 }
 
 /// Whether a program cannot use IX, although its dataplane begins with it: it was not written for
@@ -148,10 +161,15 @@ fn refuse_other_identity(program: &Path) -> Result<()> {
 fn prepare(
     settings: &Settings,
     domain: Domain,
+    syscalls: Syscalls,
     (root, sharing): (Option<&mut ProgramRoot>, Option<&Sharing>),
 ) -> std::io::Result<Preload> {
     let mut file = File::from(memfd(c"libix-posix.so")?);
     file.write_all(LIBRARY)?;
+    // Behind what the dynamic loader reads.
+    let counts_at = LIBRARY.len().next_multiple_of(OWN_CALLS_BYTES) as u64;
+    file.set_len(counts_at + OWN_CALLS_BYTES as u64)?;
+    let own_calls = OwnCallsPage::new(file.try_clone()?, counts_at);
     // The descriptor gets the number that it has in the program, which closes it.
     let reserved = ReservedFds::of_this_process()?;
     // Behind keys the dataplane's descriptors exist before the library is loaded: the library's own
@@ -183,13 +201,14 @@ fn prepare(
     let outgoing = if config.shares_address { format!("{first}-{last}") } else { String::new() };
     let told = format!(
         "{addresses};{gateways};{number};{numbers};{congestion};{asks};{locks};{outgoing};\
-         {interfaces}"
+         {};{interfaces}",
+        syscalls.word()
     );
     let mut env = vec![("LD_PRELOAD".into(), libraries), ("IX_POSIX".into(), told.into())];
     if ix_sys::log::is_json() {
         env.push((ix_sys::log::FORMAT_ENV.into(), "json".into()));
     }
-    Ok(Preload { env, inherited: [fd].into_iter().chain(ports).collect() })
+    Ok(Preload { env, inherited: [fd].into_iter().chain(ports).collect(), own_calls })
 }
 
 /// The dataplane's numbers of descriptors: the first one, and the one behind the last.

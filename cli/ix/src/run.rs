@@ -83,7 +83,8 @@ pub fn main(args: &RunArgs) -> Result<u8> {
     let cannot_use = crate::posix::cannot_use(args.posix, &program);
     let unused = crate::posix::why_unused(args.posix, &program, &settings);
     let helps = (root.as_mut(), sharing.as_ref());
-    let preload = crate::posix::preload(args.posix, &program, &settings, wall, helps)?;
+    let how = (args.posix, crate::posix::syscalls(args.syscalls));
+    let preload = crate::posix::preload(how, &program, &settings, wall, helps)?;
     let mut keys = Keys::random()?;
     let kept = ix_broker::control::folder().ok();
     keys.isn_secret =

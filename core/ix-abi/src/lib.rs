@@ -23,12 +23,14 @@ mod call;
 mod error_code;
 mod event;
 mod flow_option;
+mod own_calls;
 mod starter;
 
 pub use call::{Call, Congestion, Endpoint, SgArray, SourceList};
 pub use error_code::{CallError, DeadReason};
 pub use event::{DatagramNotes, Event, IcmpMessage, Revoke, RxData, SentNews, UnknownEvent};
 pub use flow_option::{FlowOption, MulticastOption};
+pub use own_calls::{OWN_CALLS_BYTES, OWN_SITES_MAX, OwnSite, SiteState};
 pub use starter::{STARTER_MAGIC, Starter};
 
 /// Version of all layouts and numbers here.

@@ -4,6 +4,7 @@ use crate::commands::Commands;
 use crate::control::{ActiveController, Answers, Captures, Dataplane, Name, Server};
 use crate::counters::Counters;
 use crate::devices::Devices;
+use crate::own_calls::OwnCallsPage;
 use crate::surveys::Surveys;
 use crate::vnic::Vnic;
 use ix_entry::Channel;
@@ -34,6 +35,8 @@ pub struct Clients<'a> {
     pub pid: u32,
     /// Who shares the dataplane.
     pub sharing: Option<Sharing>,
+    /// System calls that the program makes itself.
+    pub own_calls: &'a OwnCallsPage,
     /// The processes without which no dataplane is needed.
     pub needed_by: Vec<Arc<Process>>,
 }
@@ -59,7 +62,8 @@ impl Clients<'_> {
             name: Name { program: self.name.to_owned(), pid: self.pid },
             threads: counters.threads(),
             snapshot: &|controller| {
-                look(counters, Starting { controller, ..identity.clone() }, self.sharing.clone())
+                let identity = Starting { controller, ..identity.clone() };
+                look(counters, identity, self.sharing.clone(), self.own_calls)
             },
             commands: self.commands,
             surveys: self.surveys,
@@ -123,12 +127,19 @@ pub fn identity(name: &str, pid: u32, devices: &Devices) -> Starting {
 }
 
 /// A snapshot of a dataplane, which may have no control page yet.
-pub fn look(counters: &Counters, identity: Starting, sharing: Option<Sharing>) -> Look {
+pub fn look(
+    counters: &Counters,
+    identity: Starting,
+    sharing: Option<Sharing>,
+    own_calls: &OwnCallsPage,
+) -> Look {
     let status = match counters.status() {
         Ok(status) => status,
         Err(error) => return Look::Starting(Box::new(Starting { error, ..identity })),
     };
     let Starting { error: _, program, pid, controller, devices, device_states } = identity;
-    let status = Status { program, pid, controller, devices, device_states, sharing, ..status };
+    let own_calls = own_calls.read();
+    let status =
+        Status { program, pid, controller, devices, device_states, sharing, own_calls, ..status };
     Look::Running(Box::new(status))
 }

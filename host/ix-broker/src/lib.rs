@@ -38,6 +38,7 @@ pub mod leftovers;
 pub mod link_rates;
 pub mod low_ports;
 pub mod marks;
+pub mod own_calls;
 pub mod own_user;
 mod pace;
 mod presence;

@@ -53,6 +53,8 @@ pub struct Context {
     pub depth: u32,
     /// Signals wait for the end of a call.
     pub has_postponed: AtomicU8,
+    /// Calls of rewritten sites that were made here.
+    pub served: u32,
     /// The trap is the end of a call that was made without one.
     pub is_made: bool,
     /// The stack pointer in the first of the handlers.
@@ -128,6 +130,7 @@ fn new(stack_top: u64) -> *mut Context {
         own_fs: 0,
         depth: 0,
         has_postponed: AtomicU8::new(0),
+        served: 0,
         is_made: false,
         handler_stack: 0,
         counts: [const { AtomicU64::new(0) }; STUBS_MAX],
@@ -152,6 +155,18 @@ fn new(stack_top: u64) -> *mut Context {
 
 /// The first of all that there are.
 static ALL: AtomicPtr<Context> = AtomicPtr::new(null_mut());
+
+/// In a forked child, which has made none.
+pub fn forget_counts() {
+    let mut at = ALL.load(Ordering::Acquire);
+    while !at.is_null() {
+        // SAFETY: never freed; the only thread is here.
+        unsafe {
+            (*at).counts.iter().for_each(|count| count.store(0, Ordering::Relaxed));
+            at = (*at).next;
+        }
+    }
+}
 
 /// How many calls a rewritten site has made.
 pub fn calls_of(site: usize) -> u64 {

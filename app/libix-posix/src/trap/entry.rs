@@ -8,6 +8,7 @@ use super::{ALLOWED, GATE, actions, calls, rewrite, sites};
 use core::arch::naked_asm;
 use core::mem::offset_of;
 use core::sync::atomic::Ordering;
+use ix_abi::SiteState;
 use libc::{c_int, c_void, siginfo_t};
 
 const _: () = assert!(
@@ -286,8 +287,11 @@ extern "C" fn look(trapped: &Trapped, frame: &mut Frame) -> u32 {
                 Some(_) => None,
                 None => sites::count(registers.rip, registers.number()),
             };
-            let wants = site.is_some_and(rewrite::wants)
-                && calls::way(registers.number()) != calls::Way::Trap;
+            let needs_trap = calls::way(registers.number()) == calls::Way::Trap;
+            if let Some(site) = site.filter(|site| needs_trap && site.state() == SiteState::New) {
+                site.set_state(SiteState::Whole);
+            }
+            let wants = !needs_trap && site.is_some_and(rewrite::wants);
             let has_postponed = context.has_postponed.load(Ordering::Relaxed) != 0;
             if wants || has_postponed || calls::is_for_library(registers) {
                 return 1;

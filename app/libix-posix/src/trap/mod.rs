@@ -78,7 +78,11 @@ static BEGIN: extern "C" fn() = begin;
 /// by instructions of its own come here if it is one that needs this.
 extern "C" fn begin() {
     let Some(wanted) = process::begin() else { return };
-    process::has_own_calls(process::OwnCalls { forked, report: sites::report });
+    process::has_own_calls(process::OwnCalls {
+        forked,
+        report: sites::report,
+        warning: sites::warning,
+    });
     if wanted == Intercepts::Trapped {
         REWRITES.store(false, Ordering::Relaxed);
     }
@@ -126,6 +130,8 @@ fn start(how: How) -> Result<(), &'static str> {
 fn forked() {
     if is_on() {
         rewrite::hold(false);
+        context::forget_counts();
+        sites::forked();
         threads::forked();
     }
 }

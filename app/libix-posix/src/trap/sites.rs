@@ -1,8 +1,10 @@
 //! Instructions that make system calls: whose they are, and how often each has come here.
 use super::frame::SYSCALL;
 use super::{context, rewrite};
+use crate::own_calls;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use ix_abi::{OwnSite, SiteState};
 use ix_sys::program_file::PT_NOTE;
 
 /// Code of ours, first address and end: this library's, and the image's with the gate.
@@ -12,20 +14,26 @@ static OWN: [[AtomicU64; 2]; 2] = [const { [const { AtomicU64::new(0) }; 2] }; 2
 const SITES_MAX: usize = 256;
 
 /// A site: where its instruction ends, how often it has trapped, the number that it did so with
-/// last, and what became of it ([`rewrite`]).
+/// last, what became of it ([`rewrite`]), and its place among those of all processes.
 pub struct Site {
     behind: AtomicU64,
     count: AtomicU64,
     number: AtomicU64,
     state: AtomicU32,
+    place: AtomicU32,
 }
+
+/// Places: not looked for yet, and none free; any other one is a number and one.
+const UNKNOWN: u32 = 0;
+const NONE: u32 = u32::MAX;
 
 static SITES: [Site; SITES_MAX] = [const {
     Site {
         behind: AtomicU64::new(0),
         count: AtomicU64::new(0),
         number: AtomicU64::new(0),
-        state: AtomicU32::new(rewrite::NEW),
+        state: AtomicU32::new(SiteState::New as u32),
+        place: AtomicU32::new(UNKNOWN),
     }
 }; SITES_MAX];
 
@@ -44,13 +52,63 @@ impl Site {
     }
 
     /// What became of it.
-    pub fn state(&self) -> u32 {
-        self.state.load(Ordering::Relaxed)
+    pub fn state(&self) -> SiteState {
+        SiteState::of(self.state.load(Ordering::Relaxed)).unwrap_or(SiteState::New)
     }
 
     /// This became of it.
-    pub fn set_state(&self, state: u32) {
-        self.state.store(state, Ordering::Relaxed);
+    pub fn set_state(&self, state: SiteState) {
+        self.state.store(state as u32, Ordering::Relaxed);
+    }
+
+    /// Its place among those of all processes, if there is one left.
+    fn place(&self) -> Option<&'static OwnSite> {
+        let all = own_calls::sites();
+        match self.place.load(Ordering::Relaxed) {
+            NONE => None,
+            UNKNOWN => {
+                let process = crate::pid::own() as u32;
+                let free = all.iter().position(|site| {
+                    let (success, failure) = (Ordering::Relaxed, Ordering::Relaxed);
+                    site.process.compare_exchange(0, process, success, failure).is_ok()
+                });
+                let place = free.map_or(NONE, |nth| nth as u32 + 1);
+                self.place.store(place, Ordering::Relaxed);
+                all.get(free?)
+            }
+            place => all.get(place as usize - 1),
+        }
+    }
+
+    /// Shows its counts outside of this process.
+    fn show(&self, rewritten: Option<u64>) {
+        let Some(place) = self.place() else { return };
+        let address = self.behind() - SYSCALL.len() as u64;
+        place.address.store(address, Ordering::Relaxed);
+        place.state.store(self.state() as u32, Ordering::Relaxed);
+        place.number.store(self.number.load(Ordering::Relaxed), Ordering::Relaxed);
+        place.trapped.store(self.trapped(), Ordering::Relaxed);
+        if let Some(rewritten) = rewritten {
+            place.rewritten.store(rewritten, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Shows the counts of rewritten sites outside of this process.
+pub fn show_rewritten() {
+    for nth in 0..rewrite::count() {
+        if let Some(site) = at(rewrite::behind(nth)) {
+            site.show(Some(context::calls_of(nth)));
+        }
+    }
+}
+
+/// In a forked child, which has made no call yet.
+pub fn forked() {
+    OTHERS.store(0, Ordering::Relaxed);
+    for site in &SITES {
+        site.count.store(0, Ordering::Relaxed);
+        site.place.store(UNKNOWN, Ordering::Relaxed);
     }
 }
 
@@ -76,6 +134,7 @@ pub fn count(behind: u64, number: i64) -> Option<&'static Site> {
         Some(site) => {
             site.count.fetch_add(1, Ordering::Relaxed);
             site.number.store(number as u64, Ordering::Relaxed);
+            site.show(None);
         }
         None => {
             OTHERS.fetch_add(1, Ordering::Relaxed);
@@ -85,7 +144,7 @@ pub fn count(behind: u64, number: i64) -> Option<&'static Site> {
 }
 
 /// What is known of a site.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Known {
     /// How often it has trapped.
     pub trapped: u64,
@@ -96,14 +155,14 @@ pub struct Known {
     /// The number of its last call that has trapped.
     pub number: u64,
     /// What became of it.
-    pub state: u32,
+    pub state: SiteState,
 }
 
 /// All sites that have made a call, those first that have made most.
 pub fn known() -> Vec<Known> {
     let mut sites: Vec<_> = SITES
         .iter()
-        .filter(|site| site.trapped() > 0)
+        .filter(|site| site.behind() != 0)
         .map(|site| Known {
             trapped: site.trapped(),
             rewritten: rewrite::number_of(site.behind()).map_or(0, context::calls_of),
@@ -112,6 +171,7 @@ pub fn known() -> Vec<Known> {
             state: site.state(),
         })
         .collect();
+    sites.retain(|site| site.trapped + site.rewritten > 0);
     sites.sort_unstable_by_key(|site| core::cmp::Reverse(site.trapped + site.rewritten));
     sites
 }
@@ -128,8 +188,8 @@ pub fn report() -> Option<String> {
     let rewritten: u64 = sites.iter().map(|site| site.rewritten).sum();
     let named = sites.iter().take(NAMED).map(|site| {
         let why = match site.state {
-            rewrite::DONE => format!(", {} rewritten", site.rewritten),
-            state => rewrite::Left::named(state).map(|why| format!(", {why}")).unwrap_or_default(),
+            SiteState::Rewritten => format!(", {} rewritten", site.rewritten),
+            state => state.why().map(|why| format!(", {why}")).unwrap_or_default(),
         };
         format!("{:#x} {} (last number {}{why})", site.address, site.trapped, site.number)
     });
@@ -138,6 +198,24 @@ pub fn report() -> Option<String> {
     Some(format!(
         "{trapped} calls trapped and {rewritten} did not, from {count} instructions of the \
          program: {named}"
+    ))
+}
+
+/// Calls that trap and could have been spared, from which on the user hears of them.
+const MANY: u64 = 10_000;
+
+/// A line about the sites that went on trapping, if they did so often.
+pub fn warning() -> Option<String> {
+    show_rewritten();
+    let mut left = known();
+    left.retain(|site| site.state.why().is_some() && site.state != SiteState::Whole);
+    let trapped: u64 = left.iter().map(|site| site.trapped).sum();
+    let most = left.first().filter(|_| trapped >= MANY)?;
+    Some(format!(
+        "{trapped} system calls of this program each cost a signal, most of them at {:#x} ({}): \
+         link it to the C library dynamically where you can; `ix ctl stats` shows them",
+        most.address,
+        most.state.why().unwrap_or_default()
     ))
 }
 

@@ -29,8 +29,8 @@ pub use query::{CONNECTIONS_MAX, INTERVAL_MAX_MS, PeerFilter, Query, Sort, State
 pub use refusal::{Code, Refusal, Refused};
 pub use request::{CaptureWish, Request, Topic, VnicDevice};
 pub use status::{
-    Commands, CycleTicks, Group, Hardware, Look, MemoryUse, Sharer, Sharing, Starting, Status,
-    TIME_BOUNDS_US, Thread, Times, Wall, Window,
+    Commands, CycleTicks, Group, Hardware, Look, MemoryUse, OwnCalls, Sharer, Sharing, Starting,
+    Status, TIME_BOUNDS_US, Thread, Times, Wall, Window,
 };
 
 /// Version of the protocol. A change that an older client could misread is a new one.

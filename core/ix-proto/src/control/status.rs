@@ -74,6 +74,28 @@ pub struct Status {
     /// Why there are no hardware counters, if there are none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hardware_missing: Option<String>,
+    /// System calls that the program makes by instructions of its own.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub own_calls: Vec<OwnCalls>,
+}
+
+/// Calls of one instruction of the program.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct OwnCalls {
+    /// The process, by its number in the program's namespace.
+    pub process: u32,
+    /// Where the instruction is.
+    pub address: u64,
+    /// The number of its last call.
+    pub number: u64,
+    /// Calls that trapped.
+    pub trapped: u64,
+    /// Calls that came without a trap, because the instruction was rewritten.
+    pub rewritten: u64,
+    /// Why it goes on trapping, if it does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
 }
 
 /// Commands of the control plane.

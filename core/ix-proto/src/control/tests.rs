@@ -278,6 +278,7 @@ fn look() -> impl Strategy<Value = Look> {
                     device_states,
                     sharing,
                     hardware_missing,
+                    own_calls: Vec::new(),
                 }))
             },
         );

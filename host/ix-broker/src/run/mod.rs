@@ -20,6 +20,7 @@ use crate::counters::Counters;
 use crate::devices::Devices;
 use crate::group::Group;
 use crate::marks::{AtOnce, Marks};
+use crate::own_calls::OwnCallsPage;
 use crate::pace::Pace;
 use crate::presence::Presence;
 use crate::program_root::ProgramRoot;
@@ -58,6 +59,8 @@ pub struct Preload {
     pub env: Vec<(OsString, OsString)>,
     /// Descriptors that it inherits, with the same numbers.
     pub inherited: Vec<OwnedFd>,
+    /// Where its processes count system calls that they make themselves.
+    pub own_calls: OwnCallsPage,
 }
 
 impl Preload {
@@ -141,6 +144,7 @@ pub struct Running {
     surveys: Surveys,
     survivor: Survivor,
     vnic: Vnic,
+    own_calls: OwnCallsPage,
     name: String,
     signals: SignalForwarding,
     /// Removed with this.
@@ -286,6 +290,7 @@ impl Running {
             name: &self.name,
             pid: child.pid(),
             sharing: apart.as_ref().map(Apart::sharing),
+            own_calls: &self.own_calls,
             needed_by: child.needed_by().cloned().collect(),
         };
         (clients, child, apart)
@@ -345,7 +350,8 @@ impl Running {
     /// The dataplane's counters, with its program and devices.
     pub fn snapshot(&self) -> Look {
         let sharing = self.apart.as_ref().map(Apart::sharing);
-        look(&self.counters, identity(&self.name, self.child.pid(), &self.devices), sharing)
+        let identity = identity(&self.name, self.child.pid(), &self.devices);
+        look(&self.counters, identity, sharing, &self.own_calls)
     }
 
     /// Whether a process of the program has used its dataplane, which begins when it is needed.

@@ -115,6 +115,7 @@ impl Broker {
             surveys: Surveys::default(),
             survivor: Survivor::default(),
             vnic: self.vnic,
+            own_calls: std::mem::take(&mut self.preload.own_calls),
             name,
             signals,
             group: self.group,

@@ -1,6 +1,7 @@
 //! The program's code: whether it may be changed, and how it is while other threads execute it.
-use super::{Left, STUBS_MAX};
+use super::STUBS_MAX;
 use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
+use ix_abi::SiteState;
 
 const PAGE: u64 = 4096;
 /// Bytes of a stub.
@@ -197,26 +198,26 @@ pub unsafe fn replace(
     behind: u64,
     room: &crate::instructions::Room,
     nth: usize,
-) -> Result<(), Left> {
+) -> Result<(), SiteState> {
     let site = behind - 2;
     let has_threads = HAS_THREADS.load(Ordering::Relaxed);
     if has_threads && site % 8 == 7 {
-        return Err(Left::Straddles);
+        return Err(SiteState::Straddles);
     }
     if has_threads && !CAN_SYNC.load(Ordering::Relaxed) {
-        return Err(Left::NoBarrier);
+        return Err(SiteState::NoBarrier);
     }
-    let page = text.page().ok_or(Left::NoMemory)?;
+    let page = text.page().ok_or(SiteState::NoMemory)?;
     let at = page + STUB_BYTES * (1 + nth as u64);
     let (first, end) = (behind + room.first as u64, behind + room.end as u64);
     // SAFETY: a page of ours, of which nobody knows this stub yet; then the program's code, as the
     // caller promises.
     unsafe {
-        let stubs = Writable::new(page, page + PAGE).ok_or(Left::Refused)?;
+        let stubs = Writable::new(page, page + PAGE).ok_or(SiteState::Refused)?;
         let code = stub(page, at, nth, behind);
         core::ptr::copy_nonoverlapping(code.as_ptr(), at as *mut u8, code.len());
         drop(stubs);
-        let _text = Writable::new(site, end).ok_or(Left::Refused)?;
+        let _text = Writable::new(site, end).ok_or(SiteState::Refused)?;
         if !room.traps {
             (first as *mut u8).write_bytes(0x90, room.end - room.first);
         }

@@ -5,11 +5,11 @@
 //! The stack of the program is written below its red zone only, as Linux does for a handler. While
 //! the thread is the program's, a signal's handler sees it at its own instruction, with its own
 //! stack ([`as_native`]).
-use super::super::GATE;
 use super::super::calls::{self, Outcome, WAYS, Way};
 use super::super::context::{self, Context};
 use super::super::entry::{is_passed_on, passed_on};
 use super::super::frame::{Frame, RED_ZONE, Registers};
+use super::super::{GATE, sites};
 use crate::{fds, real};
 use core::arch::naked_asm;
 use core::mem::offset_of;
@@ -38,6 +38,9 @@ struct Call {
     /// Where flags, a free word and the address behind the call are.
     stack: *mut [u64; 3],
 }
+
+/// After so many calls of a thread the counts are shown outside of this process.
+const SHOWN_EVERY: u32 = 256;
 
 /// What becomes of a call.
 const MADE: u32 = 0;
@@ -278,7 +281,11 @@ extern "C" fn serve(call: &mut Call) -> u32 {
         Some(Outcome::Set | Outcome::Frame(_)) | None => return BY_TRAP,
     };
     // SAFETY: the calling thread's.
-    let context = unsafe { &*context::current() };
+    let context = unsafe { &mut *context::current() };
+    context.served = context.served.wrapping_add(1);
+    if context.served % SHOWN_EVERY == 0 {
+        sites::show_rewritten();
+    }
     if result == -i64::from(libc::EINTR) && calls::restarts(number) && context.place.restarts() {
         // SAFETY: where the assembly has put it.
         unsafe { (*call.stack)[2] -= super::SYSCALL.len() as u64 };

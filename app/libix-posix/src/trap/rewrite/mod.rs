@@ -17,6 +17,7 @@ use super::frame::SYSCALL;
 use super::sites::Site;
 use crate::{instructions, limited};
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use ix_abi::SiteState;
 
 /// Most sites that are rewritten.
 pub const STUBS_MAX: usize = 120;
@@ -27,50 +28,6 @@ const JUMP_BYTES: usize = 5;
 const SHORT_REACH: usize = 127;
 /// How much code is looked at: what a short jump reaches, and the longest room behind it.
 const LOOKED_AT: usize = SHORT_REACH + 32;
-
-/// Why a site goes on trapping.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-pub enum Left {
-    /// It does not lie in a file's code that only this process has mapped.
-    NotInFile = 2,
-    /// No room in its neighbourhood of which it is certain that nothing executes it.
-    NoRoom = 3,
-    /// Threads could see half of a change.
-    Straddles = 4,
-    /// Linux cannot tell processors to forget what they have fetched.
-    NoBarrier = 5,
-    /// No memory within reach.
-    NoMemory = 6,
-    /// Linux does not let code be changed.
-    Refused = 7,
-    /// There are too many.
-    Full = 8,
-    /// It was rewritten, and the program has put back what was there.
-    PutBack = 9,
-}
-
-/// A site that has trapped too few times.
-pub const NEW: u32 = 0;
-/// A site that was rewritten.
-pub const DONE: u32 = 1;
-
-impl Left {
-    /// In words, by the state of a site.
-    pub fn named(state: u32) -> Option<&'static str> {
-        let all = [
-            (Left::NotInFile, "not in a file's code"),
-            (Left::NoRoom, "no room for a jump"),
-            (Left::Straddles, "it cannot be changed at once"),
-            (Left::NoBarrier, "Linux lacks membarrier's SYNC_CORE"),
-            (Left::NoMemory, "no memory in reach"),
-            (Left::Refused, "Linux refuses to have code changed"),
-            (Left::Full, "too many"),
-            (Left::PutBack, "the program changes its code"),
-        ];
-        all.into_iter().find(|(left, _)| *left as u32 == state).map(|(_, text)| text)
-    }
-}
 
 static IS_ON: AtomicBool = AtomicBool::new(false);
 /// A thread changes code.
@@ -92,7 +49,11 @@ pub fn begin() {
 /// Whether a site is to be looked at. Runs in the handler.
 pub fn wants(site: &Site) -> bool {
     IS_ON.load(Ordering::Relaxed)
-        && (site.state() == DONE || site.state() == NEW && site.trapped() >= TRAPS)
+        && match site.state() {
+            SiteState::New | SiteState::Whole => site.trapped() >= TRAPS,
+            SiteState::Rewritten => true,
+            _ => false,
+        }
 }
 
 /// Rewrites a site, if that is safe. Runs with all signals blocked.
@@ -101,13 +62,10 @@ pub fn consider(site: &Site) {
         return;
     }
     let state = match site.state() {
-        NEW => match rewrite(site.behind()) {
-            Ok(()) => DONE,
-            Err(left) => left as u32,
-        },
         // Another thread may have come here before the site was rewritten.
-        _ if is_rewritten(site.behind()) => DONE,
-        _ => Left::PutBack as u32,
+        SiteState::Rewritten if is_rewritten(site.behind()) => SiteState::Rewritten,
+        SiteState::Rewritten => SiteState::PutBack,
+        _ => rewrite(site.behind()).err().unwrap_or(SiteState::Rewritten),
     };
     site.set_state(state);
     IS_BUSY.store(false, Ordering::Release);
@@ -130,19 +88,19 @@ fn is_rewritten(behind: u64) -> bool {
     bytes != SYSCALL
 }
 
-fn rewrite(behind: u64) -> Result<(), Left> {
+fn rewrite(behind: u64) -> Result<(), SiteState> {
     let nth = COUNT.load(Ordering::Relaxed);
     if nth >= STUBS_MAX {
-        return Err(Left::Full);
+        return Err(SiteState::Full);
     }
-    let text = code::Text::around(behind - 2).ok_or(Left::NotInFile)?;
+    let text = code::Text::around(behind - 2).ok_or(SiteState::NotInFile)?;
     // SAFETY: the program has just executed it.
     let room = unsafe {
         if text.from(behind - 2, 2) != Some(&SYSCALL[..]) {
-            return Err(Left::PutBack);
+            return Err(SiteState::PutBack);
         }
-        let code = text.from(behind, LOOKED_AT).ok_or(Left::NotInFile)?;
-        instructions::room(code, behind, JUMP_BYTES, SHORT_REACH).ok_or(Left::NoRoom)?
+        let code = text.from(behind, LOOKED_AT).ok_or(SiteState::NotInFile)?;
+        instructions::room(code, behind, JUMP_BYTES, SHORT_REACH).ok_or(SiteState::NoRoom)?
     };
     BEHIND[nth].store(behind, Ordering::Relaxed);
     JUMPS[nth].store(behind + room.first as u64, Ordering::Relaxed);
@@ -150,6 +108,16 @@ fn rewrite(behind: u64) -> Result<(), Left> {
     unsafe { code::replace(text, behind, &room, nth)? };
     COUNT.store(nth + 1, Ordering::Relaxed);
     Ok(())
+}
+
+/// How many sites were rewritten.
+pub fn count() -> usize {
+    COUNT.load(Ordering::Relaxed)
+}
+
+/// Where the instruction of a rewritten site ended.
+pub fn behind(nth: usize) -> u64 {
+    BEHIND[nth].load(Ordering::Relaxed)
 }
 
 /// The number of a rewritten site; `None`: it is none.

@@ -1,0 +1,91 @@
+//! Counts of system calls that a program makes by instructions of its own, from the page at the end
+//! of the socket library's file. The program can write there what it likes: it is read once, as a
+//! copy, and nothing follows from it but what is shown.
+use ix_abi::{OWN_CALLS_BYTES, OWN_SITES_MAX, OwnSite, SiteState};
+use ix_proto::control::OwnCalls;
+use std::fs::File;
+use std::mem::offset_of;
+use std::os::unix::fs::FileExt;
+
+/// The page; empty for programs without the library.
+#[derive(Debug, Default)]
+pub struct OwnCallsPage(Option<(File, u64)>);
+
+impl OwnCallsPage {
+    /// The last bytes of a file, which begin there.
+    pub fn new(file: File, at: u64) -> OwnCallsPage {
+        OwnCallsPage(Some((file, at)))
+    }
+
+    /// What is there now, the most frequent sites first.
+    pub fn read(&self) -> Vec<OwnCalls> {
+        let mut bytes = [0; OWN_CALLS_BYTES];
+        let read = |(file, at): &(File, u64)| file.read_exact_at(&mut bytes, *at).is_ok();
+        if !self.0.as_ref().is_some_and(read) {
+            return Vec::new();
+        }
+        let sites = bytes.chunks_exact(size_of::<OwnSite>()).take(OWN_SITES_MAX);
+        let mut all: Vec<_> = sites.map(site).filter(|site| site.process != 0).collect();
+        all.sort_unstable_by_key(|site| std::cmp::Reverse(calls(site)));
+        all
+    }
+}
+
+/// All calls of a site.
+fn calls(site: &OwnCalls) -> u64 {
+    site.trapped.saturating_add(site.rewritten)
+}
+
+fn site(bytes: &[u8]) -> OwnCalls {
+    let long = |at: usize| {
+        let bytes = bytes.get(at..at + 8).and_then(|bytes| bytes.try_into().ok());
+        bytes.map_or(0, u64::from_le_bytes)
+    };
+    let short = |at: usize| {
+        let bytes = bytes.get(at..at + 4).and_then(|bytes| bytes.try_into().ok());
+        bytes.map_or(0, u32::from_le_bytes)
+    };
+    OwnCalls {
+        process: short(offset_of!(OwnSite, process)),
+        address: long(offset_of!(OwnSite, address)),
+        number: long(offset_of!(OwnSite, number)),
+        trapped: long(offset_of!(OwnSite, trapped)),
+        rewritten: long(offset_of!(OwnSite, rewritten)),
+        why: SiteState::of(short(offset_of!(OwnSite, state)))
+            .and_then(SiteState::why)
+            .map(str::to_owned),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    #[test]
+    fn a_page_is_read_as_it_is() {
+        let path = std::env::temp_dir().join(format!("ix-own-calls-{}", std::process::id()));
+        let mut file = File::options().read(true).write(true).create(true).truncate(true);
+        let mut file = file.open(&path).expect("a file");
+        std::fs::remove_file(&path).expect("removed");
+        let mut page = vec![0xff; 100];
+        for (process, state, trapped, rewritten) in [(7u32, 3u32, 5u64, 0u64), (8, 1, 4, 100)] {
+            page.extend(process.to_le_bytes());
+            page.extend(state.to_le_bytes());
+            for long in [0x40_8c6c, 72, trapped, rewritten] {
+                page.extend(long.to_le_bytes());
+            }
+        }
+        // A page that was cut short has nothing.
+        file.write_all(&page).expect("written");
+        let read = |file: &File| OwnCallsPage::new(file.try_clone().expect("a copy"), 100).read();
+        assert_eq!(read(&file), []);
+        file.write_all(&[0; OWN_CALLS_BYTES]).expect("written");
+        let all = read(&file);
+        let of = |site: &OwnCalls| (site.process, site.trapped, site.rewritten, site.why.clone());
+        let why = Some("no room for a jump".to_owned());
+        assert_eq!(all.iter().map(of).collect::<Vec<_>>(), [(8, 4, 100, None), (7, 5, 0, why)]);
+        assert_eq!((all[0].address, all[0].number), (0x40_8c6c, 72));
+        assert_eq!(OwnCallsPage::default().read(), []);
+    }
+}
