@@ -66,6 +66,8 @@ static void pair(int fds[2])
         setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
         if (bind(listener, (struct sockaddr *)&at, sizeof at) < 0 || listen(listener, 64) < 0)
             fail("listen");
+        socklen_t len = sizeof at;
+        getsockname(listener, (struct sockaddr *)&at, &len);
     }
     fds[0] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (connect(fds[0], (struct sockaddr *)&at, sizeof at) < 0)

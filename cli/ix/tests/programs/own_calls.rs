@@ -3,12 +3,13 @@
 use crate::support::command::errors;
 use crate::support::process::{Process, signal};
 use crate::support::traffic::{echo, http};
-use crate::support::{CLIENT, Nic, PATIENCE, SERVICE, TestNet, connect, eventually};
+use crate::support::{CLIENT, Nic, PATIENCE, SERVICE, Service, TestNet, connect, eventually};
 use ix_skip::{Need, skip, skip_part};
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 /// Behind other walls such programs are Linux's, or refused.
 const WALL: [&str; 2] = ["--domain", "process"];
@@ -146,10 +147,15 @@ fn debians_node_exporter_is_ixs() {
 
 /// Compiles the static echo server; `None` where this compiler or its C library is missing.
 fn compile(test: &str, compiler: &str, package: &str) -> Option<PathBuf> {
+    compile_named(test, "own_calls", compiler, package)
+}
+
+/// The same with another program.
+fn compile_named(test: &str, name: &str, compiler: &str, package: &str) -> Option<PathBuf> {
     let program = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{test}-{compiler}"));
     let mut command = Command::new(compiler);
     command.args(["-O1", "-w", "-static", "-pthread", "-o"]).arg(&program);
-    let output = command.arg(format!("{SOURCES}/own_calls.c")).output();
+    let output = command.arg(format!("{SOURCES}/{name}.c")).output();
     match output {
         Ok(output) => {
             assert!(output.status.success(), "{}", errors(&output));
@@ -196,6 +202,8 @@ fn static_servers_are_ixs() {
                 service.process.said().iter().any(|line| line == "accepted after 1 others")
             });
         });
+        let [trapped, rewritten] = calls_of(&service, |stats| stats[1] > 4 * stats[0]);
+        assert!(rewritten > 4 * trapped, "{compiler}: {trapped} trapped, {rewritten} did not");
         let said = service.process.said();
         for line in ["a child speaks", "child ended with 0", "ix: listening on 10.88.0.2:7: IX"] {
             assert!(said.iter().any(|said| said == line), "{compiler}: no `{line}`: {said:#?}");
@@ -203,6 +211,83 @@ fn static_servers_are_ixs() {
         assert!(!said.iter().any(|line| line.ends_with("1 others") && line.starts_with("accept:")));
         service.process.signal(libc::SIGTERM);
         service.process.wait(PATIENCE);
+    }
+}
+
+/// Calls by the program's own instructions: those that trapped, and those that did not. Waits until
+/// they are as they should be, because they are shown now and then only.
+fn calls_of(service: &Service, are_so: impl Fn(&[u64; 2]) -> bool) -> [u64; 2] {
+    let sum = |sites: &serde_json::Value, name: &str| -> u64 {
+        let sites = sites.as_array().expect("sites").iter();
+        sites.map(|site| site[name].as_u64().expect("a number")).sum()
+    };
+    let ask = || {
+        let stats = service.stats();
+        ["trapped", "rewritten"].map(|name| sum(stats.value("own_calls"), name))
+    };
+    let end = Instant::now() + Duration::from_secs(2);
+    loop {
+        let calls = ask();
+        if are_so(&calls) || Instant::now() > end {
+            return calls;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// What a call keeps, signals at any time, threads that call while their instructions are
+/// rewritten, jumps out of handlers, cancelled threads, children, and a program that puts back its
+/// code: Linux is the oracle. With instructions rewritten, and by traps alone.
+#[test]
+fn rewritten_calls_are_as_linuxs() {
+    let test = "rewritten_calls_are_as_linuxs";
+    for (compiler, package) in COMPILERS {
+        let Some(program) = compile_named(test, "sites", compiler, package) else { continue };
+        let output = Command::new(&program).args(["127.0.0.1", "0"]).output();
+        let linux = String::from_utf8(output.expect("it runs on Linux").stdout).expect("text");
+        let linux: Vec<&str> = linux.lines().collect();
+        assert_eq!(linux.last(), Some(&"done"), "on Linux: {linux:#?}");
+        for syscalls in ["auto", "trap"] {
+            let Some(net) = TestNet::new(test, Nic::Tap, 1) else { return };
+            let flags = [&WALL[..], &["--syscalls", syscalls]].concat();
+            let env = [("IX_POSIX_CALLS", "1")];
+            let service = net.start_env(&env, &flags, &[text(&program), "10.88.0.2", "7"]);
+            let (status, said) = service.process.wait(Duration::from_secs(60));
+            assert!(status.success(), "{compiler}, {syscalls}: {said:#?}");
+            let own = said.iter().filter(|line| !line.starts_with("ix: "));
+            assert_eq!(own.collect::<Vec<_>>(), linux, "{compiler}, {syscalls}: {said:#?}");
+            let counts = said.iter().find(|line| line.contains(" calls trapped and "));
+            let counts = counts.unwrap_or_else(|| panic!("no counts: {said:#?}"));
+            let numbers: Vec<u64> =
+                counts.split(' ').filter_map(|word| word.parse().ok()).take(2).collect();
+            let is_spared = numbers[1] > 10 * numbers[0];
+            assert_eq!(is_spared, syscalls == "auto", "{compiler}: {counts}");
+            if syscalls == "trap" {
+                assert_eq!(numbers[1], 0, "{compiler}: {counts}");
+            }
+        }
+    }
+}
+
+/// A program that forbids executable memory, or filters its calls, is left as it is; one line says
+/// so of a filter that refuses what IX needs.
+#[test]
+fn programs_that_limit_themselves_are_left_as_they_are() {
+    let test = "programs_that_limit_themselves_are_left_as_they_are";
+    let Some(program) = compile_named(test, "limits", "cc", "gcc libc6-dev") else { return };
+    for how in ["mdwe", "filter", "lethal"] {
+        let Some(net) = TestNet::new(test, Nic::Tap, 1) else { return };
+        let env = [("IX_POSIX_CALLS", "1")];
+        let words = [text(&program), "10.88.0.2", "7", how];
+        let service = net.start_env(&env, &WALL, &words);
+        let (status, said) = service.process.wait(Duration::from_secs(60));
+        assert!(status.success(), "{how}: {said:#?}");
+        assert!(said.contains(&"done".to_owned()), "{how}: {said:#?}");
+        let told = said.iter().filter(|line| line.contains("forbids itself the system call ppoll"));
+        assert_eq!(told.count(), usize::from(how == "lethal"), "{how}: {said:#?}");
+        let counts = said.iter().find(|line| line.contains(" calls trapped and "));
+        let is_left = counts.is_some_and(|line| line.contains(" trapped and 0 did not"));
+        assert!(is_left, "{how}: {said:#?}");
     }
 }
 

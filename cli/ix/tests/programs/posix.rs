@@ -102,19 +102,27 @@ fn an_epoll_server_serves_ix_and_linux() {
 /// IX's, says the same of every call.
 #[test]
 fn corner_cases_are_linuxs() {
-    corner_cases("corner_cases_are_linuxs", false, &[]);
+    corner_cases("corner_cases_are_linuxs", false, &[], &[]);
 }
 
 /// The same by a program that is linked statically, so that each call comes by its instruction.
 #[test]
 fn corner_cases_of_a_static_program_are_linuxs() {
-    corner_cases("corner_cases_of_a_static_program_are_linuxs", false, &["-static"]);
+    let test = "corner_cases_of_a_static_program_are_linuxs";
+    corner_cases(test, false, &["-static"], &["--domain", "process"]);
+}
+
+/// The same where each call costs a signal, because no instruction is rewritten.
+#[test]
+fn corner_cases_by_traps_alone_are_linuxs() {
+    let flags = ["--domain", "process", "--syscalls", "trap"];
+    corner_cases("corner_cases_by_traps_alone_are_linuxs", false, &["-static"], &flags);
 }
 
 /// The same with sockets of `AF_INET6`, and cases of both families on one socket.
 #[test]
 fn corner_cases_of_ipv6_are_linuxs() {
-    corner_cases("corner_cases_of_ipv6_are_linuxs", true, &[]);
+    corner_cases("corner_cases_of_ipv6_are_linuxs", true, &[], &[]);
 }
 
 /// `::1`, and what a host sends to its own address of IPv6.
@@ -123,7 +131,7 @@ fn loopback(namespace: &Namespace) {
     namespace.set_up("lo", true).expect("up");
 }
 
-fn corner_cases(test: &str, v6: bool, flags: &[&str]) {
+fn corner_cases(test: &str, v6: bool, flags: &[&str], ix: &[&str]) {
     let Some(program) = compile_with(test, "corners", flags) else { return };
     let is_static = flags.contains(&"-static");
     let program = program.to_str().expect("text");
@@ -186,8 +194,7 @@ fn corner_cases(test: &str, v6: bool, flags: &[&str]) {
         let _peer = start_peer(&net);
         let flags = if v6 { net.flags_v6().to_vec() } else { Vec::new() };
         let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
-        let wall = if is_static { &["--domain", "process"][..] } else { &[] };
-        let flags = [&flags[..], wall].concat();
+        let flags = [&flags[..], ix].concat();
         let service = net.start_after_with("local_ports = '40000-40499'", &flags, &run);
         if v6 {
             net.enable_v6();
