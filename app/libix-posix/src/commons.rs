@@ -21,10 +21,17 @@ static IS_EXECUTED: AtomicBool = AtomicBool::new(false);
 pub fn begin(file: Option<RawFd>) {
     IS_EXECUTED.store(file.is_some(), Ordering::Relaxed);
     let file = file.or_else(|| {
-        // SAFETY: a C string; the second call has no pointers.
+        // A process that has given rights up must not end the others: without the seals it could
+        // cut the file short under them.
+        let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+        // SAFETY: a C string; the other calls have no pointers. The last one is the system call
+        // itself, because `fcntl` is ours.
         unsafe {
-            let file = libc::memfd_create(c"ix-commons".as_ptr(), libc::MFD_CLOEXEC);
-            (file >= 0 && libc::ftruncate(file, BYTES as i64) == 0).then_some(file)
+            let file = libc::memfd_create(c"ix-commons".as_ptr(), flags);
+            let is_made = file >= 0 && libc::ftruncate(file, BYTES as i64) == 0;
+            let seal = || libc::syscall(libc::SYS_fcntl, file, libc::F_ADD_SEALS, seals);
+            (is_made && seal() == 0).then_some(file)
         }
     });
     let Some(file) = file else { return };

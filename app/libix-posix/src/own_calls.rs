@@ -1,26 +1,37 @@
-//! The page at the end of this library's file, where all processes of a run count system calls that
+//! A page of a file of the run, where all processes of a run count system calls that
 //! they make by instructions of their own. `ix ctl stats` shows it.
+use crate::fds;
 use core::ptr::null_mut;
-use core::sync::atomic::{AtomicPtr, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 use ix_abi::{OWN_CALLS_BYTES, OWN_SITES_MAX, OwnSite};
 use std::os::fd::RawFd;
 
 static PAGE: AtomicPtr<OwnSite> = AtomicPtr::new(null_mut());
 
-/// At the start of a process: maps the page. Without it nothing is shown.
-pub fn begin(library: RawFd) {
+/// Its descriptor, for programs that this process executes; negative: there is none.
+static FILE: AtomicI32 = AtomicI32::new(-1);
+
+/// The descriptor; negative: there is none.
+pub fn file() -> RawFd {
+    FILE.load(Ordering::Relaxed)
+}
+
+/// At the start of a process: maps the page, and moves its descriptor out of the program's way.
+/// Without it nothing is shown.
+pub fn begin(fd: RawFd) {
+    FILE.store(fds::copy_out_of_the_way(fd).unwrap_or(-1), Ordering::Relaxed);
     // SAFETY: all zero is a valid value, which is filled; then a new mapping.
     unsafe {
         let mut status: libc::stat = core::mem::zeroed();
-        if libc::syscall(libc::SYS_fstat, library, &raw mut status) != 0 {
+        if libc::syscall(libc::SYS_fstat, fd, &raw mut status) != 0 {
             return;
         }
-        let at = status.st_size - OWN_CALLS_BYTES as i64;
-        if at <= 0 || at % OWN_CALLS_BYTES as i64 != 0 {
+        if status.st_size != OWN_CALLS_BYTES as i64 {
             return;
         }
         let rights = libc::PROT_READ | libc::PROT_WRITE;
-        let page = libc::mmap(null_mut(), OWN_CALLS_BYTES, rights, libc::MAP_SHARED, library, at);
+        let page = libc::mmap(null_mut(), OWN_CALLS_BYTES, rights, libc::MAP_SHARED, fd, 0);
+        libc::syscall(libc::SYS_close, fd);
         if page != libc::MAP_FAILED {
             PAGE.store(page.cast(), Ordering::Release);
         }

@@ -86,7 +86,6 @@ pub fn begin() -> Option<Intercepts> {
     };
     let image = std::env::var(successor::ENV).unwrap_or_default();
     let wanted = Intercepts::told(text.split(';').nth(8).filter(|word| !word.is_empty()));
-    own_calls::begin(library);
     hide(library);
     commons::begin(successor::commons_of(&image));
     log::begin_run();
@@ -95,18 +94,21 @@ pub fn begin() -> Option<Intercepts> {
     holders::begin_run();
     reserve(reserved.clone());
     let mut core = lock();
-    let part = |nth| text.splitn(10, ';').nth(nth).unwrap_or_default();
+    let part = |nth| text.splitn(11, ';').nth(nth).unwrap_or_default();
     core.outgoing = part(7)
         .split_once('-')
         .and_then(|(first, last)| Some((first.parse().ok()?, last.parse().ok()?)));
     core.routes = routes.with_linux(linux_networks(None)).sharing(core.outgoing.is_some());
-    core.interfaces = Interfaces::parse(part(0), part(9));
+    core.interfaces = Interfaces::parse(part(0), part(10));
     core.congestion = Congestion::named(part(4).as_bytes()).unwrap_or(core.congestion);
     core.ephemeral = ops::ephemeral_ports();
     let locks_memory = part(6) == "1";
     drop(core);
     if let Some(broker) = number(5) {
         low_ports::offer(broker);
+    }
+    if let Some(counts) = number(9) {
+        own_calls::begin(counts);
     }
     // The library's file is the one to be locked for the right to serve.
     let Some(file) = fds::copy_out_of_the_way(library) else {

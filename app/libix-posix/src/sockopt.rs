@@ -35,6 +35,18 @@ const CONGESTION_NAME_MAX: usize = 16;
 pub fn set(fd: RawFd, level: i32, name: i32, value: &[u8]) -> Outcome<()> {
     let mut core = lock();
     let id = socket_of(&core, fd)?;
+    let socket = core.sockets.get(id);
+    // These take the lock when they have asked Linux.
+    if socket.is_some_and(|socket| !socket.is_tcp() && !matches!(socket.kind, Kind::Linux)) {
+        if groups::is_about(level, name) {
+            drop(core);
+            return groups::set(fd, id, level, name, value);
+        }
+        if groups::is_about_sending(level, name) {
+            drop(core);
+            return groups::set_interface(id, level, value);
+        }
+    }
     core.change_file_flags(id, |core| set_of(core, (fd, id), (level, name), value))
 }
 
@@ -56,15 +68,6 @@ fn set_of(
         return bind_to_device(core, id, value);
     }
     let tcp = socket.is_tcp();
-    let is_linux = matches!(socket.kind, Kind::Linux);
-    if !tcp && !is_linux && groups::is_about(level, name) {
-        drop(core);
-        return groups::set(fd, id, level, name, value);
-    }
-    if !tcp && !is_linux && groups::is_about_sending(level, name) {
-        drop(core);
-        return groups::set_interface(id, level, value);
-    }
     if (level, name) == (IPPROTO_TCP, TCP_CONGESTION) && tcp && !matches!(socket.kind, Kind::Linux)
     {
         set_congestion(socket, fd, value)?;

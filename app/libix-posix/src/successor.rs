@@ -1,7 +1,7 @@
 //! Programs that processes of this run execute. They start as the first one can (`--entry
 //! loading`): Linux executes the dataplane's image, which loads the program, this library with it.
 //! So they have IX, and the sockets that they inherit.
-use crate::{commons, fds, low_ports, route};
+use crate::{commons, fds, low_ports, own_calls, route};
 use core::ffi::CStr;
 use core::ops::Range;
 use core::ptr::null;
@@ -269,6 +269,7 @@ impl Image {
         let number = |nth: usize| match nth {
             2 => Some(self.library),
             5 => Some(low_ports::broker()),
+            9 => Some(own_calls::file()),
             _ => None,
         };
         let parts = self.routes.split(';').enumerate().map(|(nth, part)| match number(nth) {
@@ -281,7 +282,8 @@ impl Image {
 
     /// What the program inherits beside what it would on Linux.
     fn inherited(&self) -> impl Iterator<Item = RawFd> {
-        let all = [self.fd, self.channel, self.library, low_ports::broker(), commons::file()];
+        let (ports, counts) = (low_ports::broker(), own_calls::file());
+        let all = [self.fd, self.channel, self.library, ports, counts, commons::file()];
         all.into_iter().filter(|fd| *fd >= 0)
     }
 }

@@ -7,7 +7,7 @@ use ix_broker::own_calls::OwnCallsPage;
 use ix_broker::program_root::ProgramRoot;
 use ix_broker::run::Preload;
 use ix_entry::ReservedFds;
-use ix_launch::memfd;
+use ix_launch::{memfd, seal_size, unchanging};
 use ix_report::domain::Domain;
 use ix_report::problem::{Problem, Result, STATUS_NOT_EXECUTABLE};
 use ix_sys::program_file::{self, Elf, PT_INTERP, PT_NOTE};
@@ -15,7 +15,7 @@ use ix_sys::{process, say};
 use ix_wire::IpAddr;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -164,12 +164,13 @@ fn prepare(
     syscalls: Syscalls,
     (root, sharing): (Option<&mut ProgramRoot>, Option<&Sharing>),
 ) -> std::io::Result<Preload> {
-    let mut file = File::from(memfd(c"libix-posix.so")?);
-    file.write_all(LIBRARY)?;
-    // Behind what the dynamic loader reads.
-    let counts_at = LIBRARY.len().next_multiple_of(OWN_CALLS_BYTES) as u64;
-    file.set_len(counts_at + OWN_CALLS_BYTES as u64)?;
-    let own_calls = OwnCallsPage::new(file.try_clone()?, counts_at);
+    // All processes of the program have a descriptor of it, also those that gave root's rights up.
+    let file = unchanging(c"libix-posix.so", LIBRARY)?;
+    // They write here, so it is a file of its own.
+    let counts = File::from(memfd(c"ix-own-calls")?);
+    counts.set_len(OWN_CALLS_BYTES as u64)?;
+    seal_size(counts.as_fd())?;
+    let own_calls = OwnCallsPage::new(counts.try_clone()?);
     // The descriptor gets the number that it has in the program, which closes it.
     let reserved = ReservedFds::of_this_process()?;
     // Behind keys the dataplane's descriptors exist before the library is loaded: the library's own
@@ -178,7 +179,8 @@ fn prepare(
         Domain::Pku => reserved.copy_below(file.as_fd()),
         Domain::None | Domain::Process => reserved.copy(file.as_fd()),
     }?;
-    let number = fd.as_raw_fd();
+    let counts = reserved.copy(counts.as_fd())?;
+    let (number, counts_number) = (fd.as_raw_fd(), counts.as_raw_fd());
     let mut libraries = OsString::from(format!("/proc/self/fd/{number}"));
     if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
         libraries.push(":");
@@ -201,14 +203,14 @@ fn prepare(
     let outgoing = if config.shares_address { format!("{first}-{last}") } else { String::new() };
     let told = format!(
         "{addresses};{gateways};{number};{numbers};{congestion};{asks};{locks};{outgoing};\
-         {};{interfaces}",
+         {};{counts_number};{interfaces}",
         syscalls.word()
     );
     let mut env = vec![("LD_PRELOAD".into(), libraries), ("IX_POSIX".into(), told.into())];
     if ix_sys::log::is_json() {
         env.push((ix_sys::log::FORMAT_ENV.into(), "json".into()));
     }
-    Ok(Preload { env, inherited: [fd].into_iter().chain(ports).collect(), own_calls })
+    Ok(Preload { env, inherited: [fd, counts].into_iter().chain(ports).collect(), own_calls })
 }
 
 /// The dataplane's numbers of descriptors: the first one, and the one behind the last.

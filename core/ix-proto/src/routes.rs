@@ -4,7 +4,7 @@
 //! Looked at when a connection or a datagram leaves, and when a flow looks its next hop up again;
 //! never for a packet.
 use crate::codec::{codec_enum, codec_struct};
-use ix_wire::{IpAddr, best_source};
+use ix_wire::{IpAddr, best_source, ipv6};
 use std::collections::BTreeMap;
 
 /// Where packets to a destination go.
@@ -41,6 +41,9 @@ pub struct Route {
 
 codec_struct!(Route { to, prefix, via, source, mtu, metric });
 
+/// Longest packet of IPv4 that every link takes, bytes (RFC 791 section 3.2). Linux lets a route have
+/// less, in which no header has room.
+const MTU_MIN: u32 = 68;
 /// Bits of an IPv4 address before its own, as [`IpAddr`] has it.
 const BEFORE_V4: u8 = 96;
 
@@ -150,7 +153,9 @@ impl HostNetwork {
 
     /// Longest packet to `remote`, if a route bounds it, bytes.
     pub fn mtu(&self, remote: IpAddr) -> Option<u32> {
-        self.routes.stay(remote).map(|route| route.mtu).filter(|mtu| *mtu != 0)
+        let mtu = self.routes.stay(remote).map(|route| route.mtu).filter(|mtu| *mtu != 0)?;
+        let least = if remote.is_v6() { ipv6::MTU_MIN.into() } else { MTU_MIN };
+        Some(mtu.max(least))
     }
 }
 
@@ -198,6 +203,10 @@ mod tests {
         let router = ip("fe80::1");
         assert_eq!(net.route(ip("2001:4860::1")), Some((global, router)));
         assert_eq!(net.route(ip("fd00:5::1")), Some((unique, router)));
+        // A route of Linux with less than any link takes.
+        routes[5].mtu = 1;
+        let least = HostNetwork { routes: RouteTable::new(routes.clone()), ..net.clone() };
+        assert_eq!(least.mtu(ip("192.0.2.7")), Some(68));
         // Who is connected stays.
         assert_eq!(net.next_hop(own, ip("172.16.1.1")), Some(ip("10.0.0.1")));
         assert_eq!(net.next_hop(own, ip("172.16.5.1")), None);

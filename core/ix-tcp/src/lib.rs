@@ -61,8 +61,9 @@ pub use config::{Config, CongestionControl, EcnMode, HEADER_BYTES, MSS_DEFAULT, 
 pub use listen::{Listener, PeerOptions, SynVerdict, cookie_syn_ack, reset_for};
 pub use output::{DeadReason, Output, RxBuf, SegmentOut, TcpEvent};
 pub use pmtu::PathError;
-pub use questions::Asker;
+pub use questions::{Asker, Questions};
 pub use receive_buffer::FURTHER_BUFFER_BYTES;
+pub use room::{Standing, first_to_leave};
 pub use state::State;
 pub use stats::{TcpCounter, TcpStats};
 pub use tcb::{LossInfo, Tcb, TcbInfo};

@@ -15,7 +15,7 @@ const SECOND_US: u64 = 1_000_000;
 /// The bound on questions that all hosts of a network receive: at most N at once, and at most N in
 /// a second. Answers to strangers may use half of it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Questions {
+pub struct Questions {
     /// Time that a question takes of the second that may be in advance.
     each_us: u64,
     /// The questions so far would have been sent one after the other until then.

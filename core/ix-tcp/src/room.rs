@@ -3,7 +3,7 @@ use crate::questions::Asker;
 
 /// What counts of a next hop that was learned.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Standing {
+pub struct Standing {
     /// Its Ethernet address is known.
     pub is_known: bool,
     /// Who has wanted it.
@@ -28,7 +28,7 @@ impl Standing {
 /// Returns the one that leaves. Any next hop makes way for the host's own traffic; a stranger makes
 /// way for another stranger; and a next hop that is not in use makes way for everybody, also for a
 /// host that has only told its address (`asker` is `None`).
-pub(crate) fn first_to_leave<K>(
+pub fn first_to_leave<K>(
     learned: impl Iterator<Item = (K, Standing)>,
     asker: Option<Asker>,
     now_us: u64,

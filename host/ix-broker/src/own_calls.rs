@@ -1,5 +1,5 @@
-//! Counts of system calls that a program makes by instructions of its own, from the page at the end
-//! of the socket library's file. The program can write there what it likes: it is read once, as a
+//! Counts of system calls that a program makes by instructions of its own, from a page that
+//! all its processes have. The program can write there what it likes: it is read once, as a
 //! copy, and nothing follows from it but what is shown.
 use ix_abi::{OWN_CALLS_BYTES, OWN_SITES_MAX, OwnSite, SiteState};
 use ix_proto::control::OwnCalls;
@@ -9,18 +9,18 @@ use std::os::unix::fs::FileExt;
 
 /// The page; empty for programs without the library.
 #[derive(Debug, Default)]
-pub struct OwnCallsPage(Option<(File, u64)>);
+pub struct OwnCallsPage(Option<File>);
 
 impl OwnCallsPage {
-    /// The last bytes of a file, which begin there.
-    pub fn new(file: File, at: u64) -> OwnCallsPage {
-        OwnCallsPage(Some((file, at)))
+    /// The first bytes of this file.
+    pub fn new(file: File) -> OwnCallsPage {
+        OwnCallsPage(Some(file))
     }
 
     /// What is there now, the most frequent sites first.
     pub fn read(&self) -> Vec<OwnCalls> {
         let mut bytes = [0; OWN_CALLS_BYTES];
-        let read = |(file, at): &(File, u64)| file.read_exact_at(&mut bytes, *at).is_ok();
+        let read = |file: &File| file.read_exact_at(&mut bytes, 0).is_ok();
         if !self.0.as_ref().is_some_and(read) {
             return Vec::new();
         }
@@ -65,10 +65,11 @@ mod tests {
     #[test]
     fn a_page_is_read_as_it_is() {
         let path = std::env::temp_dir().join(format!("ix-own-calls-{}", std::process::id()));
-        let mut file = File::options().read(true).write(true).create(true).truncate(true);
-        let mut file = file.open(&path).expect("a file");
+        let mut options = File::options();
+        let options = options.read(true).write(true).create(true).truncate(true);
+        let mut file = options.open(&path).expect("a file");
         std::fs::remove_file(&path).expect("removed");
-        let mut page = vec![0xff; 100];
+        let mut page = Vec::new();
         for (process, state, trapped, rewritten) in [(7u32, 3u32, 5u64, 0u64), (8, 1, 4, 100)] {
             page.extend(process.to_le_bytes());
             page.extend(state.to_le_bytes());
@@ -78,7 +79,7 @@ mod tests {
         }
         // A page that was cut short has nothing.
         file.write_all(&page).expect("written");
-        let read = |file: &File| OwnCallsPage::new(file.try_clone().expect("a copy"), 100).read();
+        let read = |file: &File| OwnCallsPage::new(file.try_clone().expect("a copy")).read();
         assert_eq!(read(&file), []);
         file.write_all(&[0; OWN_CALLS_BYTES]).expect("written");
         let all = read(&file);

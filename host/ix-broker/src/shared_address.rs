@@ -15,6 +15,10 @@ use std::sync::Arc;
 const WAITING_MAX: usize = 4096;
 /// Time between two attempts to send something while the channel is full, ms.
 pub(crate) const RETRY_MS: u64 = 10;
+/// Most lines about ports that Linux keeps from IX: a program may ask for them without end.
+const REFUSALS_TOLD_MAX: u32 = 16;
+/// Addresses of an interface that are shared, at most: all of them are in each message.
+const ADDRESSES_MAX: usize = 1024;
 /// Routes in one message: it holds three times as many.
 const ROUTES_IN_MESSAGE: usize = 256;
 
@@ -27,13 +31,28 @@ pub struct SharedAddress {
     waiting: VecDeque<ToImage>,
     /// The user knows that some routes are left out.
     said_too_many: bool,
+    /// And that some addresses are.
+    said_too_many_addresses: bool,
+    /// Addresses of which the user knows that they stay Linux's alone.
+    said_alone: Vec<net::IpAddr>,
+    /// Lines about ports that Linux keeps from IX.
+    refusals_told: u32,
 }
 
 impl SharedAddress {
     /// On the interface of this name, with these ports, whose holders outlive a dataplane.
     pub fn new(name: String, ports: Arc<HeldPorts>, net: HostNet) -> SharedAddress {
-        let waiting = VecDeque::new();
-        let mut shared = SharedAddress { name, ports, net, waiting, said_too_many: false };
+        let (waiting, said_alone) = (VecDeque::new(), Vec::new());
+        let mut shared = SharedAddress {
+            name,
+            ports,
+            net,
+            waiting,
+            said_too_many: false,
+            said_too_many_addresses: false,
+            said_alone,
+            refusals_told: 0,
+        };
         let network = shared.net.network().clone();
         // A dataplane before this one may have had others.
         shared.follow(&network);
@@ -83,7 +102,8 @@ impl SharedAddress {
     /// Takes over what Linux knows of the network now.
     fn follow(&mut self, network: &Network) {
         let before = self.ports.addresses();
-        let all: Vec<net::IpAddr> = network.addresses.iter().map(|(own, _)| *own).collect();
+        let all = network.addresses.iter().map(|(own, _)| *own).take(ADDRESSES_MAX);
+        let all: Vec<net::IpAddr> = all.collect();
         let conflicts = self.ports.follow(&all);
         let shared = self.ports.addresses();
         let name = &self.name;
@@ -96,10 +116,36 @@ impl SharedAddress {
         for new in shared.iter().filter(|own| !before.contains(own)) {
             say!("shares {new} with Linux on {name} now");
         }
-        for Conflict { address, transport, port } in conflicts {
+        let is_alone = |address: &net::IpAddr| conflicts.iter().any(|one| one.address == *address);
+        self.said_alone.retain(is_alone);
+        for Conflict { address, transport, port, errno } in conflicts {
+            // It is found again whenever another address comes or goes.
+            if self.said_alone.contains(&address) {
+                continue;
+            }
+            self.said_alone.push(address);
+            match errno {
+                libc::EADDRINUSE => say!(
+                    "{address} on {name} stays Linux's alone: it has {transport} port {port} \
+                     there, which is IX's on other addresses; end what has it, then set the \
+                     address again"
+                ),
+                libc::EMFILE => say!(
+                    "{address} on {name} stays Linux's alone: `ix run` has too few descriptors \
+                     for IX's ports there; give it more (ulimit -n)"
+                ),
+                errno => say!(
+                    "{address} on {name} stays Linux's alone: IX cannot have {transport} port \
+                     {port} there: {}",
+                    io::Error::from_raw_os_error(errno)
+                ),
+            }
+        }
+        let are_too_many = network.addresses.len() > ADDRESSES_MAX;
+        if are_too_many && !std::mem::replace(&mut self.said_too_many_addresses, true) {
             say!(
-                "{address} on {name} stays Linux's alone: it has {transport} port {port} there, \
-                 which is IX's on other addresses; end what has it, then set the address again"
+                "Linux has more than {ADDRESSES_MAX} addresses on {name}: the others stay Linux's \
+                 alone"
             );
         }
         if network.too_many && !std::mem::replace(&mut self.said_too_many, true) {
@@ -163,7 +209,7 @@ impl SharedAddress {
         }
     }
 
-    fn claim(&self, port: SharedPort) -> Result<(), ClaimRefused> {
+    fn claim(&mut self, port: SharedPort) -> Result<(), ClaimRefused> {
         if port.number == 0 {
             return Err(ClaimRefused::Denied);
         }
@@ -171,9 +217,12 @@ impl SharedAddress {
         held.map_err(|e| match e.raw_os_error() {
             Some(libc::EADDRINUSE) => ClaimRefused::InUse,
             why => {
-                if why != Some(libc::EACCES) {
+                if why != Some(libc::EACCES) && self.refusals_told < REFUSALS_TOLD_MAX {
+                    self.refusals_told += 1;
                     let (transport, number) = (transport(port), port.number);
-                    say!("cannot have {transport} port {number} of Linux's address: {e}");
+                    let last = self.refusals_told == REFUSALS_TOLD_MAX;
+                    let rest = if last { "; further ones are not named" } else { "" };
+                    say!("cannot have {transport} port {number} of Linux's address: {e}{rest}");
                 }
                 ClaimRefused::Denied
             }

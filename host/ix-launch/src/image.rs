@@ -41,12 +41,7 @@ impl Image {
         if walled {
             check_code(&mut bytes, &layout)?;
         }
-        let mut file = File::from(memfd(c"ix-image")?);
-        file.write_all(&bytes)?;
-        // No process has it mapped for writing, so this is as good as F_SEAL_WRITE, which fails
-        // while the kernel holds one of the pages for a moment (reclaim, DAMON).
-        seal(file.as_fd(), libc::F_SEAL_FUTURE_WRITE | libc::F_SEAL_GROW | libc::F_SEAL_SHRINK)?;
-        Ok(Image { fd: file.into(), layout })
+        Ok(Image { fd: unchanging(c"ix-image", &bytes)?.into(), layout })
     }
 
     /// Makes it of a file, so that perf and gdb find its symbols. The file must not change while
@@ -68,10 +63,8 @@ impl Image {
         let from = File::from(self.fd.try_clone()?);
         let mut bytes = vec![0; from.metadata()?.len() as usize];
         from.read_exact_at(&mut bytes, 0)?;
-        let mut file = File::from(memfd(name)?);
-        file.write_all(&bytes)?;
+        let file = unchanging(name, &bytes)?;
         file.set_permissions(Permissions::from_mode(0o111))?;
-        seal(file.as_fd(), libc::F_SEAL_FUTURE_WRITE | libc::F_SEAL_GROW | libc::F_SEAL_SHRINK)?;
         Ok(file.into())
     }
 
@@ -121,6 +114,17 @@ pub fn memfd(name: &CStr) -> io::Result<OwnedFd> {
     }
     // SAFETY: a new descriptor without another owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Makes a memfd of these bytes, which nobody can change: not even a process that has a descriptor
+/// of it, and that other processes which execute it must not trust.
+pub fn unchanging(name: &CStr, bytes: &[u8]) -> io::Result<File> {
+    let mut file = File::from(memfd(name)?);
+    file.write_all(bytes)?;
+    // No process has it mapped for writing, so this is as good as F_SEAL_WRITE, which fails while
+    // the kernel holds one of the pages for a moment (reclaim, DAMON).
+    seal(file.as_fd(), libc::F_SEAL_FUTURE_WRITE | libc::F_SEAL_GROW | libc::F_SEAL_SHRINK)?;
+    Ok(file)
 }
 
 /// Fixes the size of a memfd, so that neither side can make the other one fault by truncating it.

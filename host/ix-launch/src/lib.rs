@@ -44,7 +44,7 @@ mod tracee;
 pub use apart::DataplaneProcess;
 pub use error::LaunchError;
 pub use exit::Exit;
-pub use image::{Image, ImageError, memfd, seal_size};
+pub use image::{Image, ImageError, memfd, seal_size, unchanging};
 pub use launch::{Child, Domain, Entry, LaunchConfig, Occurrence, launch};
 pub use root::NamespaceRoot;
 pub use serve::{Conversation, ServeError, equip, serve};

@@ -7,6 +7,7 @@ use crate::afxdp::Maps;
 use crate::keeper::{Kept, KeptProgram, OWNERS, TO_SOCKETS};
 use crate::listeners;
 use ix_sys::bpf::{Map, MapKind, Memory};
+use ix_sys::limits::{self, Resource};
 use ix_sys::socket::{self, bind_inet, set_option};
 use ix_sys::{Error, process};
 use std::collections::{BTreeMap, BTreeSet};
@@ -40,6 +41,9 @@ const ALONE: u32 = 1;
 const ADDED_AT_ONCE: u16 = 64;
 /// Most users that a program has been.
 const USERS_MAX: usize = 16;
+/// Descriptors that this process keeps for everything else, however many ports a program takes; of a
+/// low limit, half.
+const OTHER_DESCRIPTORS: u64 = 256;
 /// Most sockets of the program on Linux that are known.
 const SOCKETS_MAX: usize = 65_536;
 
@@ -142,6 +146,8 @@ pub struct Conflict {
     pub transport: Transport,
     /// The port.
     pub port: u16,
+    /// Why IX cannot have it: `EADDRINUSE` if Linux has it.
+    pub errno: i32,
 }
 
 impl fmt::Debug for HeldPorts {
@@ -294,8 +300,8 @@ impl HeldPorts {
     /// Takes a port for IX, from the next packet on; nothing happens if IX has it already.
     ///
     /// # Errors
-    /// `EADDRINUSE`: Linux has it. `EACCES`: the program's user may not bind it. Others of the
-    /// system.
+    /// `EADDRINUSE`: Linux has it. `EACCES`: the program's user may not bind it. `EMFILE`: so many
+    /// are held that this process would lack descriptors. Others of the system.
     pub fn hold(&self, transport: Transport, port: u16) -> io::Result<()> {
         if self.user != 0 && port < unprivileged_port() {
             return Err(io::Error::from_raw_os_error(libc::EACCES));
@@ -309,6 +315,7 @@ impl HeldPorts {
         if self.is_another_runs(transport, port) || is_tcp && self.is_anothers(port) {
             return Err(io::Error::from_raw_os_error(libc::EADDRINUSE));
         }
+        has_room(&held, self.addresses().len())?;
         let bound = self.bind_all((transport, port), &self.addresses(), How::Shares);
         let (sockets, is_reused) = match bound {
             Err(e) if e.raw_os_error() == Some(libc::EADDRINUSE) && is_tcp => {
@@ -372,8 +379,20 @@ impl HeldPorts {
                 // A socket for all addresses holds it there as well.
                 let addresses: &[IpAddr] = if held.shares { &[*address] } else { &[] };
                 let bound = self.bind_all((transport, port), addresses, How::Shares);
-                bound.map_err(|_| Conflict { address: *address, transport, port })
+                bound.map_err(|e| {
+                    let errno = e.raw_os_error().unwrap_or(libc::EADDRINUSE);
+                    Conflict { address: *address, transport, port, errno }
+                })
             };
+            let room = has_room(&held, held.len());
+            let no_room = || {
+                let (&(transport, port), _) = held.iter().next()?;
+                Some(Conflict { address: *address, transport, port, errno: libc::EMFILE })
+            };
+            if let Some(conflict) = room.err().and_then(|_| no_room()) {
+                conflicts.push(conflict);
+                continue;
+            }
             match held.iter().map(bind).collect::<Result<Vec<_>, _>>() {
                 Ok(sockets) => {
                     held.values_mut().zip(sockets).for_each(|(held, new)| held.sockets.extend(new));
@@ -571,6 +590,16 @@ fn close_to_others(holder: &OwnedFd) -> io::Result<()> {
     socket::listen(holder.as_fd(), 1)?;
     TcpStream::from(holder.try_clone()?).shutdown(Shutdown::Both)?;
     set_option(holder.as_fd(), libc::SOL_SOCKET, libc::SO_REUSEADDR, 0)
+}
+
+/// Whether this process may have so many more sockets behind ports: a program takes as many as it
+/// likes, and everything else that is done for it takes descriptors too.
+fn has_room(held: &BTreeMap<(Transport, u16), Held>, more: usize) -> io::Result<()> {
+    let soft = limits::get(Resource::Descriptors)?.soft;
+    let most = soft.saturating_sub(OTHER_DESCRIPTORS).max(soft / 2);
+    let sockets: usize = held.values().map(|held| held.sockets.len()).sum();
+    let has = (sockets + more) as u64 <= most;
+    if has { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EMFILE)) }
 }
 
 fn key(transport: Transport, port: u16) -> u32 {

@@ -4,10 +4,11 @@
 use crate::host_routes;
 use crate::look::usable_addresses;
 use crate::netlink::{self, Message, Netlink, attributes, messages};
+use crate::wanted_hops::WantedHops;
 use ix_proto::routes::{Route, Via};
 use ix_sys::{Error, socket};
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -20,12 +21,14 @@ const RTMGRP_IPV6_IFADDR: u32 = 0x100;
 const RTMGRP_IPV6_ROUTE: u32 = 0x400;
 /// Resolves the entry, or confirms it (linux/neighbour.h).
 const NTF_USE: u8 = 1;
+/// Neighbours by this interface only (linux/neighbour.h).
+const NDA_IFINDEX: u16 = 8;
 /// `struct ndmsg`.
 const HEAD: usize = 12;
-/// Addresses and routes are read again not before so many times the time that it took.
+/// What Linux knows is read again not before so many times the time that it took.
 const REST: u32 = 8;
-/// Next hops that are followed, at most.
-const WANTED_MAX: usize = 65_536;
+/// Datagrams of news that are read in a row, at most: others wait for the broker too.
+const NEWS_IN_A_ROW: usize = 64;
 /// An entry in one of these states has an Ethernet address.
 const VALID: u16 = libc::NUD_PERMANENT
     | libc::NUD_NOARP
@@ -34,8 +37,7 @@ const VALID: u16 = libc::NUD_PERMANENT
     | libc::NUD_STALE
     | libc::NUD_DELAY;
 
-/// What a next hop's Ethernet address is; none: Linux has found none.
-pub type Neighbour = (IpAddr, Option<[u8; 6]>);
+pub use crate::wanted_hops::Neighbour;
 
 /// Addresses of an interface, and routes as they concern it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -82,10 +84,12 @@ pub struct HostNet {
     network: Network,
     /// Something may have changed of them.
     is_stale: bool,
-    /// They are not read again before this time.
+    /// News of neighbours were lost.
+    are_lost: bool,
+    /// Nothing is read again before this time.
     read_again: Instant,
     /// Next hops that IX uses, and what it was told.
-    wanted: BTreeMap<IpAddr, Option<[u8; 6]>>,
+    wanted: WantedHops,
 }
 
 impl HostNet {
@@ -100,8 +104,9 @@ impl HostNet {
         let watch = netlink::open(groups)?;
         let mut asks = Netlink::open()?;
         let network = read_network(&mut asks, index)?;
-        let (is_stale, read_again, wanted) = (false, Instant::now(), BTreeMap::new());
-        Ok(HostNet { index, watch, asks, network, is_stale, read_again, wanted })
+        let (read_again, wanted) = (Instant::now(), WantedHops::default());
+        let (is_stale, are_lost) = (false, false);
+        Ok(HostNet { index, watch, asks, network, is_stale, are_lost, read_again, wanted })
     }
 
     /// Addresses and routes, as they were last read.
@@ -116,7 +121,8 @@ impl HostNet {
 
     /// When to call [`HostNet::changes`] though nothing is readable.
     pub fn due(&self) -> Option<Duration> {
-        self.is_stale.then(|| self.read_again.saturating_duration_since(Instant::now()))
+        let reads = self.is_stale || self.are_lost;
+        reads.then(|| self.read_again.saturating_duration_since(Instant::now()))
     }
 
     /// The interface was made again and has this number: its next hops are to be asked for again.
@@ -129,12 +135,9 @@ impl HostNet {
     /// IX uses this next hop: Linux resolves it, or confirms what it knows. Returns what Linux
     /// knows at once.
     pub fn want(&mut self, hop: IpAddr) -> Option<Neighbour> {
-        if self.wanted.len() >= WANTED_MAX && !self.wanted.contains_key(&hop) {
-            return None;
-        }
         self.resolve(hop);
         let known = self.look_up(hop);
-        self.wanted.insert(hop, known);
+        self.wanted.name(hop, known, Instant::now());
         known.map(|mac| (hop, Some(mac)))
     }
 
@@ -156,12 +159,11 @@ impl HostNet {
         answers.iter().find_map(|answer| parse(self.index, &answer.body)?.1)
     }
 
-    /// What has changed since the last call; never blocks.
+    /// What has changed since the last call, or a part of it; never blocks.
     pub fn changes(&mut self) -> HostChanges {
         let mut changed = Vec::new();
-        let mut is_lost = false;
         let mut buffer = vec![0u8; 32 << 10];
-        loop {
+        for _ in 0..NEWS_IN_A_ROW {
             match socket::receive(self.watch.as_fd(), &mut buffer, libc::MSG_DONTWAIT) {
                 Ok(0) => break,
                 Ok(n) => {
@@ -184,34 +186,37 @@ impl HostNet {
                 }
                 // Some were lost: everything is asked for again.
                 Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => {
-                    (is_lost, self.is_stale) = (true, true);
+                    (self.are_lost, self.is_stale) = (true, true);
                 }
                 Err(_) => break,
             }
         }
-        let told = changed.into_iter().filter_map(|(hop, mac)| self.note(hop, mac));
+        let told = changed.into_iter().filter_map(|neighbour| self.wanted.note(neighbour));
         let mut neighbours: Vec<Neighbour> = told.collect();
-        if is_lost {
-            for hop in self.wanted.keys().copied().collect::<Vec<_>>() {
-                self.resolve(hop);
-                let mac = self.look_up(hop);
-                neighbours.extend(self.note(hop, mac));
-            }
-        }
-        HostChanges { neighbours, network: self.read_again() }
+        let network = self.read_again(&mut neighbours);
+        HostChanges { neighbours, network }
     }
 
     /// Reads addresses and routes, if something may have changed of them; returns them if they are
-    /// others. A table that takes long to read is read less often.
-    fn read_again(&mut self) -> Option<Network> {
+    /// others. If news were lost, adds those of neighbours. What takes long to read is read less
+    /// often.
+    fn read_again(&mut self, neighbours: &mut Vec<Neighbour>) -> Option<Network> {
         let began = Instant::now();
-        if !self.is_stale || began < self.read_again {
+        if !(self.is_stale || self.are_lost) || began < self.read_again {
             return None;
         }
-        let read = read_network(&mut self.asks, self.index);
+        if self.are_lost
+            && let Some(all) = self.all_neighbours()
+        {
+            self.are_lost = false;
+            let hops = self.wanted.hops().into_iter();
+            let now = hops.map(|hop| (hop, all.get(&hop).copied().flatten()));
+            neighbours.extend(now.filter_map(|neighbour| self.wanted.note(neighbour)));
+        }
+        let read = self.is_stale.then(|| read_network(&mut self.asks, self.index));
         self.read_again = Instant::now() + began.elapsed() * REST;
         // Who cannot be asked now is asked again then.
-        let network = read.ok()?;
+        let network = read?.ok()?;
         self.is_stale = false;
         (self.network != network).then(|| {
             self.network = network.clone();
@@ -219,11 +224,18 @@ impl HostNet {
         })
     }
 
-    /// What is to be told about a hop, if it is news.
-    fn note(&mut self, hop: IpAddr, mac: Option<[u8; 6]>) -> Option<Neighbour> {
-        let before = self.wanted.insert(hop, mac)?;
-        // That a hop is still unknown is news too: Linux has given up.
-        (before != mac || mac.is_none()).then_some((hop, mac))
+    /// What Linux knows of all next hops by this interface. One that it does not know any more is
+    /// asked for again by whoever uses it.
+    fn all_neighbours(&mut self) -> Option<BTreeMap<IpAddr, Option<[u8; 6]>>> {
+        let mut all = BTreeMap::new();
+        for every in [IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::UNSPECIFIED)] {
+            let message = Message::new(libc::RTM_GETNEIGH, libc::NLM_F_DUMP)
+                .put(&neighbour_head(0, every))
+                .attr(NDA_IFINDEX, &self.index.to_ne_bytes());
+            let answers = self.asks.request(message, || "cannot ask for the neighbours".to_owned());
+            all.extend(answers.ok()?.iter().filter_map(|answer| parse(self.index, &answer.body)));
+        }
+        Some(all)
     }
 }
 

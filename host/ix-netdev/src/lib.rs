@@ -38,6 +38,7 @@ mod netlink;
 mod spec;
 mod steering;
 mod tap;
+mod wanted_hops;
 mod watch;
 
 pub use device::{DeviceEvent, DeviceUpdate, OpenOptions, OpenedDevice, SharedMemory, open};

@@ -3,6 +3,7 @@
 use crate::common::{LINUX_IP, OUR_IP, eventually, namespace};
 use ix_netdev::{Conflict, HeldPorts, HostNet, Transport};
 use ix_proto::routes::{HostNetwork, RouteTable};
+use ix_sys::limits::{self, Limit, Resource};
 use ix_testbed::{Namespace, VethEnd};
 use ix_wire::IpAddr;
 use std::io::ErrorKind;
@@ -194,6 +195,13 @@ fn next_hops_are_those_of_linux() {
     there.set_sysctl("net/ipv4/conf/peer0/arp_notify", "1").expect("set");
     there.set_mac("peer0", OTHER).expect("set");
     eventually("Linux has noticed", || net.changes().neighbours.contains(&(gateway, Some(OTHER))));
+    // Linux knows more neighbours than IX uses: any host may make itself known.
+    for last in [1, 2] {
+        let neighbour = format!("neigh replace 10.9.0.99 lladdr 02:00:00:00:00:0{last} dev ix0");
+        let status = here.command("ip", None).args(neighbour.split(' ')).status();
+        assert!(status.is_err() || status.is_ok_and(|status| status.success()));
+        assert!(net.changes().neighbours.is_empty(), "nobody has asked for it");
+    }
     // Another host is the gateway.
     here.add_route(Ipv4Addr::UNSPECIFIED, 0, other).expect("a route");
     eventually("IX follows", || {
@@ -284,6 +292,42 @@ fn routes_are_those_of_linux() {
     assert!(ip("addr change 10.9.0.2/24 dev ix0") && net.changes().network.is_none());
 }
 
+/// A program that takes all ports leaves its broker descriptors.
+#[test]
+fn ports_leave_descriptors_to_others() {
+    let Some((here, _there)) = pair("ports_leave_descriptors_to_others") else { return };
+    let own = Ipv4Addr::from(OUR_IP);
+    // The limit is the whole process's, and other tests run in it: more than there are here.
+    let limit = limits::get(Resource::Descriptors).expect("a limit");
+    const SOFT: u64 = 1024;
+    if limit.soft < SOFT {
+        let why = "few descriptors";
+        return ix_skip::skip(
+            "ports_leave_descriptors_to_others",
+            ix_skip::Need::Program("ulimit -n 1024"),
+            why,
+        );
+    }
+    limits::set(Resource::Descriptors, Limit { soft: SOFT, ..limit }).expect("lowered");
+    let (held, later) = here.run(|| {
+        let ports = HeldPorts::new(vec![own.into()], 0, 0).expect("root");
+        let hold = |port: u16| ports.hold(Transport::Udp, port);
+        let first = (10_000..20_000u16).find_map(|port| Some((port, hold(port).err()?)));
+        let (first, error) = first.expect("not all of them");
+        assert_eq!(error.raw_os_error(), Some(libc::EMFILE));
+        ports.release(Transport::Udp, 10_000);
+        hold(first).expect("room again");
+        // And a new address has none.
+        let second = Ipv4Addr::new(10, 9, 0, 3);
+        here.add_address("ix0", second, 24).expect("an address");
+        let conflicts = ports.follow(&[own.into(), second.into()]);
+        (usize::from(first - 10_000), conflicts.first().map(|conflict| conflict.errno))
+    });
+    limits::set(Resource::Descriptors, limit).expect("raised");
+    assert!((512..SOFT as usize - 200).contains(&held), "{held} ports");
+    assert_eq!(later, Some(libc::EMFILE));
+}
+
 /// A port is IX's on addresses that Linux gets later, unless Linux has it there.
 #[test]
 fn held_ports_follow_the_addresses() {
@@ -295,7 +339,8 @@ fn held_ports_follow_the_addresses() {
         here.add_address("ix0", second, 24).expect("an address");
         here.add_address("ix0", third, 24).expect("an address");
         let taken = TcpListener::bind((third, 80)).expect("nobody has it there");
-        let conflict = Conflict { address: third, transport: Transport::Tcp, port: 80 };
+        let (transport, errno) = (Transport::Tcp, libc::EADDRINUSE);
+        let conflict = Conflict { address: third, transport, port: 80, errno };
         assert_eq!(ports.follow(&[own, second, third]), [conflict]);
         assert_eq!(ports.addresses(), [own, second]);
         assert_eq!(kind(TcpListener::bind((second, 80))), Err(ErrorKind::AddrInUse));

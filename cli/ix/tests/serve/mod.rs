@@ -12,6 +12,7 @@ mod elastic;
 mod exporter;
 mod failures;
 mod flood;
+mod gave_up_rights;
 mod host_address;
 mod hostile;
 mod http;

@@ -8,7 +8,7 @@ use ix_skip::{Need, skip};
 use ix_sys::socket;
 use ix_testbed::VethEnd;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsFd;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -236,6 +236,57 @@ while True:
 
 /// `getsockname` right after `accept`, which Python calls by itself, is answered at once, by the
 /// address that the client has named: there may be several, and others than at the start.
+/// Answers datagrams.
+const DATAGRAMS: &str = "
+import socket
+server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+server.bind(('0.0.0.0', 8080))
+print('ready', flush=True)
+while True:
+    words, peer = server.recvfrom(2048)
+    try:
+        server.sendto(words, peer)
+    except OSError as e:
+        print('errno', e.errno, flush=True)
+";
+
+/// Linux lets a route have an MTU in which no header has room. The dataplane goes on.
+#[test]
+fn a_route_with_an_mtu_of_one_byte_ends_nobody() {
+    let test = "a_route_with_an_mtu_of_one_byte_ends_nobody";
+    if !std::path::Path::new(PYTHON).exists() {
+        return skip(test, Need::Program("apt-get install python3"), "no python3");
+    }
+    let Some(net) = on_linux_address(test) else { return };
+    if !has_ip(&net) {
+        return skip(test, Need::Program("apt-get install iproute2"), "no ip");
+    }
+    let service = net.start_shared(&[PYTHON, "-c", DATAGRAMS]);
+    service.process.wait_for("ready", PATIENCE);
+    net.client.set_up("lo", true).expect("loopback");
+    net.client.add_address("lo", FAR, 32).expect("an address");
+    let at = SocketAddrV4::new(*SERVICE.ip(), 8080);
+    let asks = |from: Ipv4Addr, words: &[u8]| {
+        let socket = net.client.run(|| UdpSocket::bind((from, 0))).expect("a socket");
+        socket.set_read_timeout(Some(Duration::from_millis(500))).expect("a timeout");
+        let mut back = [0; 2048];
+        // The first one may be lost while neighbours are found.
+        (0..10).any(|_| {
+            socket.send_to(words, at).expect("sent");
+            socket.recv(&mut back).is_ok_and(|n| &back[..n] == words)
+        })
+    };
+    assert!(asks(CLIENT, b"near"));
+    ip(&net, "route add 192.0.2.0/24 via 10.88.0.1 mtu 1");
+    let dataplane = service.dataplane();
+    // What has room in the least packet that every link takes, and what has not.
+    assert!(asks(FAR, b"far"));
+    assert!(!asks(FAR, &[7; 1000]));
+    assert!(asks(CLIENT, b"near"));
+    assert_eq!(service.dataplane(), dataplane, "it has not died");
+    service.process.terminate();
+}
+
 #[test]
 fn a_connection_knows_its_own_address_at_once() {
     let test = "a_connection_knows_its_own_address_at_once";

@@ -1,7 +1,8 @@
 //! Next hops where Linux resolves them: the address is its own, so it has all neighbours, and IX
 //! sends no ARP. Linux is asked by the broker, which says what has come of it, and what changes.
 use ix_proto::routes::{HostNetwork, Route, RouteTable};
-use ix_tcp::arp::Resolution;
+use ix_tcp::arp::{ArpLimits, Resolution};
+use ix_tcp::{Asker, Questions, Standing, first_to_leave};
 use ix_wire::{IpAddr, MacAddr};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,12 +15,19 @@ const ASK_AGAIN_US: u64 = 1_000_000;
 /// So long a next hop that Linux has not found counts as unreachable.
 const FAILED_US: u64 = 1_000_000;
 
+/// Next hops that are kept, at most. Linux itself keeps fewer, if it was told nothing else.
+const HOPS_MAX: usize = 4096;
+/// One that was looked up within this time leaves for the host's own traffic only.
+const IN_USE_US: u64 = 60_000_000;
+
 /// Routes that are kept, at most: the broker sends no more.
 const ROUTES_MAX: usize = 65_536;
 
 /// What Linux has said.
 pub(crate) struct LinuxHops {
     hops: HashMap<IpAddr, Hop>,
+    /// What Linux is asked causes it to ask all hosts of the link.
+    questions: Questions,
     fixed: Vec<(IpAddr, MacAddr)>,
     version: u64,
     /// Addresses and routes; none: nothing was said of them yet.
@@ -31,7 +39,17 @@ pub(crate) struct LinuxHops {
 #[derive(Clone, Copy)]
 struct Hop {
     asked_us: u64,
+    used_us: u64,
+    /// Who has wanted it: the host's own traffic, if that ever has.
+    asker: Asker,
     state: State,
+}
+
+impl Hop {
+    fn standing(&self) -> Standing {
+        let is_known = matches!(self.state, State::Known(_));
+        Standing { is_known, asker: self.asker, used_us: Some(self.used_us) }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -46,7 +64,8 @@ impl LinuxHops {
     /// Nothing is known but these.
     pub fn new(fixed: &[(IpAddr, MacAddr)]) -> LinuxHops {
         let (hops, routes) = (HashMap::new(), Vec::new());
-        LinuxHops { hops, fixed: fixed.to_vec(), version: 0, network: None, routes }
+        let questions = Questions::new(ArpLimits::default().questions_max);
+        LinuxHops { hops, questions, fixed: fixed.to_vec(), version: 0, network: None, routes }
     }
 
     /// Changes whenever something that was said has changed.
@@ -78,30 +97,73 @@ impl LinuxHops {
     }
 
     /// Looks up a next hop; those that Linux is to be asked for are appended to `ask`.
-    pub fn lookup(&mut self, hop: IpAddr, now_us: u64, ask: &mut Vec<IpAddr>) -> Resolution {
+    pub fn lookup(
+        &mut self,
+        hop: IpAddr,
+        asker: Asker,
+        now_us: u64,
+        ask: &mut Vec<IpAddr>,
+    ) -> Resolution {
         if let Some((_, mac)) = self.fixed.iter().find(|(ip, _)| *ip == hop) {
             return Resolution::Known(*mac);
         }
-        let fresh = Hop { asked_us: now_us, state: State::Asked };
-        let is_new = !self.hops.contains_key(&hop);
-        let entry = self.hops.entry(hop).or_insert(fresh);
+        let LinuxHops { hops, questions, .. } = self;
+        let Some(entry) = hops.get_mut(&hop) else {
+            return self.begin_asking(hop, asker, now_us, ask);
+        };
+        (entry.used_us, entry.asker) = (now_us, entry.asker.max(asker));
         let (resolution, again_us) = match entry.state {
             State::Known(mac) => (Resolution::Known(mac), entry.asked_us + USED_US),
             State::Asked => (Resolution::Pending, entry.asked_us + ASK_AGAIN_US),
-            State::Failed(since_us) if now_us < since_us + FAILED_US => {
-                return Resolution::Failed;
-            }
-            State::Failed(_) => {
-                *entry = fresh;
-                ask.push(hop);
-                return Resolution::Pending;
-            }
+            State::Failed(since_us) => (Resolution::Failed, since_us + FAILED_US),
         };
-        if is_new || now_us >= again_us {
-            entry.asked_us = now_us;
+        let is_known = matches!(entry.state, State::Known(_));
+        if now_us < again_us || !is_known && !questions.may_ask(entry.asker, now_us) {
+            return resolution;
+        }
+        entry.asked_us = now_us;
+        ask.push(hop);
+        if is_known {
+            return resolution;
+        }
+        entry.state = State::Asked;
+        Resolution::Pending
+    }
+
+    /// Asks for a next hop that nobody has asked for. A bounded number of them is kept: whoever
+    /// sends from many addresses keeps no other host away.
+    fn begin_asking(
+        &mut self,
+        hop: IpAddr,
+        asker: Asker,
+        now_us: u64,
+        ask: &mut Vec<IpAddr>,
+    ) -> Resolution {
+        let may_ask = self.questions.may_ask(asker, now_us);
+        // A stranger without a question would only take room.
+        if !(may_ask || asker == Asker::Own) || !self.make_room(asker, now_us) {
+            return Resolution::Failed;
+        }
+        if may_ask {
             ask.push(hop);
         }
-        resolution
+        let fresh = Hop { asked_us: now_us, used_us: now_us, asker, state: State::Asked };
+        self.hops.insert(hop, fresh);
+        Resolution::Pending
+    }
+
+    /// Makes room for one more, as [`first_to_leave`] says; false if all stay.
+    fn make_room(&mut self, asker: Asker, now_us: u64) -> bool {
+        if self.hops.len() < HOPS_MAX {
+            return true;
+        }
+        let all = self.hops.iter().map(|(hop, entry)| (*hop, entry.standing()));
+        let first = first_to_leave(all, Some(asker), now_us, IN_USE_US);
+        let Some((hop, standing)) = first else { return false };
+        self.hops.remove(&hop);
+        // Only a copy of what was known is void now.
+        self.version += u64::from(standing.is_known);
+        true
     }
 
     /// What Linux says of a next hop. What nobody has asked for is not kept.
@@ -152,7 +214,7 @@ mod tests {
         let mut hops = LinuxHops::new(&[]);
         let asked = |hops: &mut LinuxHops, now_us| {
             let mut ask = Vec::new();
-            (hops.lookup(hop, now_us, &mut ask), ask.len())
+            (hops.lookup(hop, Asker::Own, now_us, &mut ask), ask.len())
         };
         assert_eq!(asked(&mut hops, 0), (Resolution::Pending, 1));
         assert_eq!(asked(&mut hops, 1), (Resolution::Pending, 0));
@@ -177,7 +239,39 @@ mod tests {
         let hop = IpAddr::v4([10, 0, 0, 1]);
         let mut hops = LinuxHops::new(&[(hop, [2; 6])]);
         let mut ask = Vec::new();
-        assert_eq!(hops.lookup(hop, 0, &mut ask), Resolution::Known([2; 6]));
+        assert_eq!(hops.lookup(hop, Asker::Own, 0, &mut ask), Resolution::Known([2; 6]));
         assert_eq!(ask, []);
+    }
+
+    #[test]
+    fn strangers_take_neither_memory_nor_the_place_of_others() {
+        let own = |number: u32| IpAddr::v4((0x0a00_0000 + number).to_be_bytes());
+        let stranger = |number: u32| IpAddr::v4((0x0b00_0000 + number).to_be_bytes());
+        let mut hops = LinuxHops::new(&[]);
+        let mut asked = Vec::new();
+        hops.lookup(own(1), Asker::Own, 0, &mut asked);
+        hops.heard(own(1), Some([2; 6]), 0);
+        // SYNs of 100,000 hosts that do not exist, each second.
+        for second in 0..8 {
+            let now_us = second * 1_000_000;
+            asked.clear();
+            for number in 0..100_000 {
+                hops.lookup(stranger(number), Asker::Stranger, now_us, &mut asked);
+            }
+            let most = ArpLimits::default().questions_max as usize;
+            assert!(asked.len() <= most, "{} questions", asked.len());
+            assert!(hops.hops.len() <= HOPS_MAX, "{} hops", hops.hops.len());
+            asked.clear();
+            let new = own(100 + second as u32);
+            assert_eq!(hops.lookup(new, Asker::Own, now_us, &mut asked), Resolution::Pending);
+            assert_eq!(asked, [new], "the host's own traffic is asked for");
+            let known = hops.lookup(own(1), Asker::Own, now_us, &mut asked);
+            assert_eq!(known, Resolution::Known([2; 6]));
+        }
+        // Own traffic to as many hosts: the least used leave.
+        for number in 0..3 * HOPS_MAX as u32 {
+            hops.lookup(stranger(number), Asker::Own, 9_000_000, &mut asked);
+        }
+        assert_eq!(hops.hops.len(), HOPS_MAX);
     }
 }

@@ -334,7 +334,7 @@ impl NeighborTable {
         let mut table = self.lock();
         let Table { cache, nd, of_linux, auto, auto_version, .. } = &mut *table;
         let resolution = match of_linux {
-            Some(hops) => hops.lookup(hop, now_us, &mut out.resolve),
+            Some(hops) => hops.lookup(hop, asker, now_us, &mut out.resolve),
             None if hop.is_v6() => nd.lookup(hop, asker, now_us, out),
             None => cache.lookup(hop, asker, now_us, out),
         };

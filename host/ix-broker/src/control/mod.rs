@@ -18,7 +18,8 @@
 //! * `refusals`: how many requests were refused, by reason.
 //! * `server`: the broker's end. It never waits for a client.
 //! * `client`: the other end; `change`: the difference of two snapshots.
-//! * `exposition`: the metrics, by `families` in Prometheus' formats; `scrapes`: who reads them.
+//! * `exposition`: the metrics, by `families` in Prometheus' formats; `scrapes`: who reads them, and `pages`:
+//!   how often they are made.
 //! * `captures`: the running capture.
 //! * `active_controller`: the controller of a dataplane, and what operators ask of it.
 mod active_controller;
@@ -28,6 +29,7 @@ mod client;
 mod dataplane;
 pub mod exposition;
 mod families;
+mod pages;
 mod peer;
 mod place;
 mod poller;

@@ -1,5 +1,6 @@
 //! The broker's end of the control socket. It serves many clients and never waits for one.
 use super::exposition;
+use super::pages::Pages;
 use super::peer::{Input, Peer, REQUEST_MAX, Subscription};
 use super::place::{Access, Sockets};
 use super::poller::Poller;
@@ -67,7 +68,7 @@ pub struct Server {
     sockets: Sockets,
     poller: Poller,
     peers: BTreeMap<u64, Peer>,
-    metrics: Option<Scrapes>,
+    metrics: Option<(Scrapes, Pages)>,
     next_peer: u64,
     refusals: Refusals,
     scarcity: Scarcity,
@@ -99,7 +100,7 @@ impl Server {
     pub fn expose(&mut self, listener: TcpListener) -> io::Result<()> {
         let scrapes = Scrapes::new(listener)?;
         self.poller.add(scrapes.fd(), METRICS)?;
-        self.metrics = Some(scrapes);
+        self.metrics = Some((scrapes, Pages::default()));
         Ok(())
     }
 
@@ -119,7 +120,7 @@ impl Server {
             let snapshot = peer.subscription.as_ref().map(|subscription| subscription.next);
             peer.pending.into_iter().chain(snapshot).min()
         };
-        let scrapes = self.metrics.as_ref().and_then(Scrapes::due);
+        let scrapes = self.metrics.as_ref().and_then(|(scrapes, _)| scrapes.due());
         self.peers.values().filter_map(due).chain(scrapes).chain(self.scarcity.until()).min()
     }
 
@@ -143,8 +144,8 @@ impl Server {
             }
         }
         self.keep_time(backend, now);
-        if let Some(scrapes) = &mut self.metrics {
-            serve_metrics(scrapes, backend, now);
+        if let Some(metrics) = &mut self.metrics {
+            serve_metrics(metrics, backend, now);
         }
     }
 
@@ -262,12 +263,18 @@ impl Server {
 }
 
 /// Does one step for each client of the metrics.
-fn serve_metrics(scrapes: &mut Scrapes, backend: &mut impl Backend, now: Instant) {
+fn serve_metrics(
+    (scrapes, pages): &mut (Scrapes, Pages),
+    backend: &mut impl Backend,
+    now: Instant,
+) {
     let mut lines = Vec::new();
     for wish in scrapes.serve(now, &mut lines) {
-        let look = backend.look(Topic::Stats).map_err(|refusal| refusal.to_string());
-        let page = look.and_then(Look::running);
-        let page = page.map(|status| exposition::one(&status, wish.format));
+        let page = pages.get(wish.format, now, || {
+            let look = backend.look(Topic::Stats).map_err(|refusal| refusal.to_string());
+            let status = look.and_then(Look::running)?;
+            Ok(exposition::one(&status, wish.format))
+        });
         scrapes.answer(wish, page.as_deref().map_err(String::as_str));
     }
     lines.iter().for_each(|line| say!("{line}"));
