@@ -13,6 +13,7 @@ use ix_sys::command::die_with;
 use ix_sys::fd;
 use ix_sys::limits::{self, Limit, Resource};
 use ix_sys::process::{self, Process};
+use ix_sys::terminal;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
@@ -232,12 +233,20 @@ pub fn launch(image: &Image, config: &LaunchConfig) -> Result<Child, LaunchError
     if config.entry == Entry::Planted {
         keep.push(image_fd);
     }
-    if let Some((user, group)) = config.user {
-        // Other groups are dropped, too: `Command` does that when it changes the user as root.
-        command.gid(group).uid(user);
+    let is_other =
+        config.root.is_some() || config.user.is_some_and(|(user, _)| user != process::user_id());
+    let (user, is_kept_off) = (config.user, is_other && terminal::can_be_typed_on());
+    // SAFETY: the functions only make system calls.
+    unsafe {
+        command.pre_exec(move || {
+            // It takes a right that the program's user lacks.
+            if is_kept_off {
+                terminal::forbid_typing()?;
+            }
+            user.map_or(Ok(()), |(user, group)| become_user(user, group))
+        });
+        command.pre_exec(process::reveal_user);
     }
-    // SAFETY: the function only makes system calls.
-    unsafe { command.pre_exec(process::reveal_user) };
     if let Some(cpus) = cpu_set(&config.cpus) {
         // SAFETY: the function only makes a system call.
         unsafe { command.pre_exec(move || run_on(&cpus)) };
@@ -341,19 +350,28 @@ fn run_on(cpus: &libc::cpu_set_t) -> io::Result<()> {
     if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
+/// Becomes this user, without other groups, in the calling thread alone.
+fn become_user(user: u32, group: u32) -> io::Result<()> {
+    let check = |rc: i64| if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) };
+    // SAFETY: numbers, and null for an empty list.
+    unsafe {
+        check(libc::syscall(libc::SYS_setgroups, 0, core::ptr::null::<u32>()))?;
+        check(libc::syscall(libc::SYS_setresgid, group, group, group))?;
+        check(libc::syscall(libc::SYS_setresuid, user, user, user))
+    }
+}
+
 /// Becomes this user, without other groups. Keeps one right, `CAP_IPC_LOCK`, across the exec: where
 /// the limit on locked memory cannot be lifted, a device could not be opened without it.
 fn become_locker(user: u32, group: u32) -> io::Result<()> {
     const CAP_IPC_LOCK: u32 = 14;
     const VERSION_3: u32 = 0x2008_0522;
-    let check = |rc: i64| if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) };
-    // SAFETY: numbers, null for an empty list, and arrays of the sizes that this version of
-    // `capset` has.
+    // SAFETY: numbers, and arrays of the sizes that this version of `capset` has.
     unsafe {
-        check(libc::prctl(libc::PR_SET_KEEPCAPS, 1, 0, 0, 0).into())?;
-        check(libc::syscall(libc::SYS_setgroups, 0, core::ptr::null::<u32>()))?;
-        check(libc::syscall(libc::SYS_setresgid, group, group, group))?;
-        check(libc::syscall(libc::SYS_setresuid, user, user, user))?;
+        if libc::prctl(libc::PR_SET_KEEPCAPS, 1, 0, 0, 0) < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        become_user(user, group)?;
         let (header, bit) = ([VERSION_3, 0], 1u32 << CAP_IPC_LOCK);
         let sets = [bit, bit, bit, 0, 0, 0];
         // Without the right there is none to keep.

@@ -34,6 +34,7 @@ pub mod scheduling;
 pub mod signal;
 pub mod socket;
 pub mod stamps;
+pub mod terminal;
 pub mod tsc;
 pub mod tun;
 pub mod user_namespace;

@@ -76,3 +76,51 @@ fn what_a_root_program_executes_is_not_its_childrens_to_change() {
         service.process.terminate();
     }
 }
+
+/// Runs `ix run` on a terminal of its own, as a shell does, and prints what it has read there.
+const ON_A_TERMINAL: &str = "
+import os, pty, sys
+child, terminal = pty.fork()
+if child == 0:
+    os.execv(sys.argv[1], sys.argv[1:])
+text = b''
+while True:
+    try:
+        part = os.read(terminal, 4096)
+    except OSError:
+        break
+    if not part:
+        break
+    text += part
+sys.stdout.buffer.write(text)
+";
+/// Types a command for whoever reads on the terminal next.
+const TYPES: &str = "
+import fcntl, os, termios
+typed = 0
+for key in b'id\\n':
+    try:
+        fcntl.ioctl(0, termios.TIOCSTI, bytes([key]))
+        typed += 1
+    except OSError:
+        pass
+size = fcntl.ioctl(0, termios.TIOCGWINSZ, bytes(8))
+print('typed', typed, 'as', os.getuid(), flush=True)
+";
+
+#[test]
+fn a_program_of_another_user_types_on_no_terminal() {
+    let test = "a_program_of_another_user_types_on_no_terminal";
+    if !std::path::Path::new(PYTHON).exists() {
+        return skip(test, Need::Program("apt-get install python3"), "no python3");
+    }
+    let Some(net) = TestNet::new(test, Nic::Tap, 1) else { return };
+    for (user, number) in [(&["--user", "65534"][..], "65534"), (&[], "0")] {
+        let mut command = net.server.command(PYTHON, None);
+        command.args(["-c", ON_A_TERMINAL, env!("CARGO_BIN_EXE_ix"), "run", "--domain", "process"]);
+        command.args(["--nic", "tap:ixtty0", "--addr", "10.88.0.2/16"]).args(user);
+        let output = command.args(["--", PYTHON, "-c", TYPES]).output().expect("python3");
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(said.contains(&format!("typed 0 as {number}")), "{said}");
+    }
+}
