@@ -9,6 +9,7 @@
 use crate::group::{self, Group};
 use crate::group_locks::Left;
 use crate::marks::{AtOnce, Marks};
+use ix_sys::command::{Step, before_exec};
 use ix_sys::process;
 use std::io::{self, BufRead, Write};
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -47,6 +48,8 @@ impl Warden {
         command.arg0(NAME).args(words).current_dir("/").process_group(0);
         command.args([marks.whose.to_string(), marks.word.clone()]);
         command.args(group.file_of_ends());
+        // It would keep what its broker's caller waits for the end of.
+        before_exec(&mut command, vec![Step::OnlyStandardDescriptors]);
         // It says nothing.
         let mut keeps = keeps.into_iter();
         let mut kept = || keeps.next().map_or_else(Stdio::null, Stdio::from);

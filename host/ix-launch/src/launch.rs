@@ -418,7 +418,8 @@ fn executes(
     }
 }
 
-/// In the child: executes the image of a dataplane. All its signals are blocked, for no signal is
+/// In the child: executes the image of a dataplane, which gets no descriptor of whoever has started
+/// the program, and does not type on their terminal. All its signals are blocked, for no signal is
 /// meant for it. It is not killed with the broker: it closes the program's connections first.
 pub(crate) fn before_exec_of_dataplane(
     exec: Exec,
@@ -426,8 +427,13 @@ pub(crate) fn before_exec_of_dataplane(
     user: Option<(u32, u32)>,
 ) -> impl FnMut() -> io::Result<()> + Send + Sync {
     let pointers = Pointers(exec.pointers());
+    let is_kept_off = user.is_some() && terminal::can_be_typed_on();
     move || {
         let [args, env] = pointers.both();
+        fd::close_others_at_exec()?;
+        if is_kept_off {
+            terminal::forbid_typing()?;
+        }
         if let Some((user, group)) = user {
             become_locker(user, group)?;
         }

@@ -3,7 +3,7 @@
 //! Only system calls are allowed there, so the steps are data, not code.
 use crate::scheduling::{Policy, set_policy};
 use crate::user_namespace::{self, UserNamespace};
-use crate::{check, cpu, network_namespace};
+use crate::{check, cpu, fd, network_namespace};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
@@ -23,6 +23,8 @@ pub enum Step {
     DieWithParent,
     /// Runs only when no other program wants the CPU (sched(7), SCHED_IDLE).
     OnlyWhenIdle,
+    /// Gets standard input, output and error only, whatever this process was given.
+    OnlyStandardDescriptors,
 }
 
 /// Makes the child do these steps, in order. If one fails, [`Command::spawn`] returns its error.
@@ -43,6 +45,7 @@ impl Step {
             Step::Pin(cpu) => cpu::pin(*cpu),
             Step::DieWithParent => die_with(parent),
             Step::OnlyWhenIdle => set_policy(0, Policy::Idle),
+            Step::OnlyStandardDescriptors => fd::close_others_at_exec(),
         }
     }
 }

@@ -126,6 +126,16 @@ pub fn seal_writes(fd: BorrowedFd<'_>) -> io::Result<()> {
     check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seal) }).map(drop)
 }
 
+/// A program that this process executes gets the first three descriptors and no other one, until a
+/// descriptor is exempted again (close_range(2)). For a child, whose parent's caller may have left
+/// some open for the program that it wanted.
+pub fn close_others_at_exec() -> io::Result<()> {
+    const FIRST: libc::c_uint = 3;
+    let flags = libc::CLOSE_RANGE_CLOEXEC as libc::c_int;
+    // SAFETY: takes numbers, and closes nothing now.
+    check(unsafe { libc::close_range(FIRST, libc::c_uint::MAX, flags) }).map(drop)
+}
+
 /// True if the file can never become shorter (fcntl(2), F_SEAL_SHRINK).
 pub fn cannot_shrink(fd: BorrowedFd<'_>) -> bool {
     // SAFETY: no memory is passed.

@@ -158,6 +158,33 @@ fn a_program_has_only_what_is_shared() {
 /// A program that uses all that it has of its dataplane to attack it: memory that both map, bells,
 /// and the image's end of the channel to the broker. Its broker and its dataplane go on, and
 /// another dataplane on the same hardware thread serves its client.
+/// What the caller of `ix run` has left open is for the program, as on Linux, and for nobody else: not
+/// for the dataplane, and not for the warden, which outlives the program for a moment.
+#[test]
+fn only_the_program_has_its_callers_descriptors() {
+    let Some(net) = TestNet::new("only_the_program_has_its_callers_descriptors", Nic::Tap, 1)
+    else {
+        return;
+    };
+    // Inherited by all that this process starts meanwhile, which harms none of it.
+    let file = std::fs::File::open("/etc/passwd").expect("there");
+    // SAFETY: takes numbers.
+    assert_eq!(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFD, 0) }, 0);
+    let service = net.serve_with(&DOMAIN, &["64"]);
+    drop(file);
+    echoes(&net);
+    let has = |process: i32| {
+        let fds = std::fs::read_dir(format!("/proc/{process}/fd")).expect("descriptors");
+        let mut links = fds.filter_map(|fd| std::fs::read_link(fd.ok()?.path()).ok());
+        links.any(|link| link == Path::new("/etc/passwd"))
+    };
+    assert!(has(service.program()), "as on Linux");
+    assert!(!has(service.dataplane()));
+    let wardens = service.children("exe");
+    assert!(!wardens.is_empty(), "there is one");
+    assert!(!wardens.into_iter().any(has));
+}
+
 #[test]
 fn a_hostile_program_stops_neither_its_dataplane_nor_another_one() {
     /// It ends by itself if the test has failed.
