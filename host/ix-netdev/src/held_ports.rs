@@ -370,6 +370,10 @@ impl HeldPorts {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let before = self.addresses();
         let (mut after, mut conflicts) = (Vec::new(), Vec::new());
+        // First, so that new ones have the room.
+        for held in held.values_mut() {
+            held.sockets.retain(|(at, _)| at.is_none_or(|address| now.contains(&address)));
+        }
         for address in now {
             if before.contains(address) {
                 after.push(*address);
@@ -400,9 +404,6 @@ impl HeldPorts {
                 }
                 Err(conflict) => conflicts.push(conflict),
             }
-        }
-        for held in held.values_mut() {
-            held.sockets.retain(|(at, _)| at.is_none_or(|address| after.contains(&address)));
         }
         *self.addresses.lock().unwrap_or_else(PoisonError::into_inner) = after;
         conflicts

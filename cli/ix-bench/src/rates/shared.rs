@@ -130,7 +130,7 @@ impl<'a> Shared<'a> {
         let mut command = self.lab.server_namespace().command(self.lab.ix_file(), Some(cpu));
         command.args(["run", "--domain", "none", "--nic", device, "--addr"]);
         command.arg(format!("{ip}/24")).args(["--cpus", &cpu.to_string(), "--control"]);
-        command.arg(self.lab.file(&format!("tenant-{ip}"))).arg("--").arg(self.lab.ix_file());
+        command.arg(self.lab.file(&format!("tenant-{ip}.sock"))).arg("--").arg(self.lab.ix_file());
         command.args(["echo", serves]);
         command
     }
@@ -421,7 +421,8 @@ impl Owner {
         use std::io::Write;
         let told = self.0.stdin.take().map_or(Ok(()), |mut input| input.write_all(b"go\n"));
         told.map_err(|e| Problem::new("cannot start the owner's dataplane", e))?;
-        let (until, control) = (Instant::now() + START, shared.lab.file(&format!("tenant-{ip}")));
+        let (until, control) =
+            (Instant::now() + START, shared.lab.file(&format!("tenant-{ip}.sock")));
         while ask(&control, &Request::Status).is_err() {
             if Instant::now() > until {
                 return Err(Problem::new("the owner's dataplane hangs", "it does not start"));

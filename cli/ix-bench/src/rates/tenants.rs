@@ -207,7 +207,7 @@ fn start(
     let mut command = lab.server_namespace().command(lab.ix_file(), None);
     command.args(["run", "--nic", &devices[nth], "--addr", &format!("{ip}/24")]).args(flags);
     command.args(["--cpus", &cpu, "--program-cpus", &cpu, "--posix", "off", "--control"]);
-    command.arg(lab.file(&format!("tenant-{name}"))).arg("--");
+    command.arg(lab.file(&format!("tenant-{name}.sock"))).arg("--");
     command.args(program.iter().map(AsRef::as_ref));
     Process::start(command, name)
 }

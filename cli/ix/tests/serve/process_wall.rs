@@ -155,9 +155,6 @@ fn a_program_has_only_what_is_shared() {
     service.finish(PATIENCE);
 }
 
-/// A program that uses all that it has of its dataplane to attack it: memory that both map, bells,
-/// and the image's end of the channel to the broker. Its broker and its dataplane go on, and
-/// another dataplane on the same hardware thread serves its client.
 /// What the caller of `ix run` has left open is for the program, as on Linux, and for nobody else: not
 /// for the dataplane, and not for the warden, which outlives the program for a moment.
 #[test]
@@ -185,6 +182,9 @@ fn only_the_program_has_its_callers_descriptors() {
     assert!(!wardens.into_iter().any(has));
 }
 
+/// A program that uses all that it has of its dataplane to attack it: memory that both map, bells,
+/// and the image's end of the channel to the broker. Its broker and its dataplane go on, and
+/// another dataplane on the same hardware thread serves its client.
 #[test]
 fn a_hostile_program_stops_neither_its_dataplane_nor_another_one() {
     /// It ends by itself if the test has failed.

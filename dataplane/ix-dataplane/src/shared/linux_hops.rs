@@ -251,11 +251,11 @@ mod tests {
         let mut asked = Vec::new();
         hops.lookup(own(1), Asker::Own, 0, &mut asked);
         hops.heard(own(1), Some([2; 6]), 0);
-        // SYNs of 100,000 hosts that do not exist, each second.
-        for second in 0..8 {
+        // SYNs of 20,000 hosts that do not exist, each second.
+        for second in 0..4 {
             let now_us = second * 1_000_000;
             asked.clear();
-            for number in 0..100_000 {
+            for number in 0..20_000 {
                 hops.lookup(stranger(number), Asker::Stranger, now_us, &mut asked);
             }
             let most = ArpLimits::default().questions_max as usize;
@@ -269,7 +269,7 @@ mod tests {
             assert_eq!(known, Resolution::Known([2; 6]));
         }
         // Own traffic to as many hosts: the least used leave.
-        for number in 0..3 * HOPS_MAX as u32 {
+        for number in 0..HOPS_MAX as u32 + 500 {
             hops.lookup(stranger(number), Asker::Own, 9_000_000, &mut asked);
         }
         assert_eq!(hops.hops.len(), HOPS_MAX);
