@@ -41,8 +41,8 @@ pub struct Route {
 
 codec_struct!(Route { to, prefix, via, source, mtu, metric });
 
-/// Longest packet of IPv4 that every link takes, bytes (RFC 791 section 3.2). Linux lets a route have
-/// less, in which no header has room.
+/// Longest packet of IPv4 that every link takes, bytes (RFC 791 section 3.2). Linux lets a route
+/// have less, in which no header has room.
 const MTU_MIN: u32 = 68;
 /// Bits of an IPv4 address before its own, as [`IpAddr`] has it.
 const BEFORE_V4: u8 = 96;

@@ -41,8 +41,8 @@ const ALONE: u32 = 1;
 const ADDED_AT_ONCE: u16 = 64;
 /// Most users that a program has been.
 const USERS_MAX: usize = 16;
-/// Descriptors that this process keeps for everything else, however many ports a program takes; of a
-/// low limit, half.
+/// Descriptors that this process keeps for everything else, however many ports a program takes; of
+/// a low limit, half.
 const OTHER_DESCRIPTORS: u64 = 256;
 /// Most sockets of the program on Linux that are known.
 const SOCKETS_MAX: usize = 65_536;

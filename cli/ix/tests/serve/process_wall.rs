@@ -155,8 +155,8 @@ fn a_program_has_only_what_is_shared() {
     service.finish(PATIENCE);
 }
 
-/// What the caller of `ix run` has left open is for the program, as on Linux, and for nobody else: not
-/// for the dataplane, and not for the warden, which outlives the program for a moment.
+/// What the caller of `ix run` has left open is for the program, as on Linux, and for nobody else:
+/// not for the dataplane, and not for the warden, which outlives the program for a moment.
 #[test]
 fn only_the_program_has_its_callers_descriptors() {
     let Some(net) = TestNet::new("only_the_program_has_its_callers_descriptors", Nic::Tap, 1)

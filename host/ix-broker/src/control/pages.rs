@@ -1,6 +1,6 @@
 //! Pages of metrics that were made lately. To make one costs far more than to send it, and whoever
-//! reaches the port may ask for it without end: any user of the machine, where it is on the loopback
-//! address.
+//! reaches the port may ask for it without end: any user of the machine, where it is on the
+//! loopback address.
 use super::families::Format;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
