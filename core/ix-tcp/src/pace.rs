@@ -16,6 +16,10 @@ pub(crate) const SLOW_START_PERCENT: u64 = 200;
 pub(crate) const AVOIDANCE_PERCENT: u64 = 120;
 /// What was held back is sent in pieces of this duration.
 const PIECE_NS: u64 = 500_000;
+/// A thread that looks again late, because it was busy or not woken in time, makes up for it if it
+/// is not later than this: otherwise every delay would lower the rate, and BBR would take the lower
+/// rate for that of the path.
+const LATE_MAX_US: u64 = 4_000;
 
 /// When the next segment may leave: the generic cell rate algorithm (a leaky bucket).
 #[derive(Clone, Debug)]
@@ -67,7 +71,9 @@ impl Pace {
         let bytes_per_s = rate.bytes_per_s.max(1);
         let takes_ns = |bytes: u32| u64::from(bytes) * 1_000_000_000 / bytes_per_s;
         let now_ns = now_us.saturating_mul(1000);
-        let begin_ns = self.next_ns.max(self.sent_us.saturating_mul(1000));
+        let was_held = (self.due_us..=self.due_us + LATE_MAX_US).contains(&self.sent_us);
+        let idle_ns = if was_held { 0 } else { self.sent_us.saturating_mul(1000) };
+        let begin_ns = self.next_ns.max(idle_ns);
         self.next_ns = begin_ns.saturating_add(takes_ns(sent_bytes));
         let burst_ns = takes_ns(rate.burst_bytes);
         if self.next_ns < now_ns.saturating_add(burst_ns) {
@@ -110,6 +116,32 @@ mod tests {
         // After a pause there is a burst again.
         let at_us = leave(&mut pace, 10, 7_000_000);
         assert_eq!(at_us, [7_000_000; 10]);
+    }
+
+    #[test]
+    fn a_thread_that_looks_late_makes_up_for_it_but_not_for_a_pause() {
+        let mut pace = Pace::new();
+        let (mut now_us, mut sent) = (5_000_000, 0);
+        // The burst is 2 ms of the rate, and each look 3 ms late.
+        let rate = Some(Rate { burst_bytes: 2_000, ..RATE.unwrap() });
+        while now_us < 6_000_000 {
+            match pace.is_too_early(rate, now_us) {
+                true => now_us = pace.due_us + 3_000,
+                false => {
+                    pace.sent(500, now_us);
+                    sent += 500;
+                }
+            }
+        }
+        assert!((990_000..=1_010_000).contains(&sent), "{sent}");
+        // Nothing is saved up while there was nothing to send.
+        now_us += 100_000;
+        let mut burst = 0;
+        while !pace.is_too_early(rate, now_us) {
+            pace.sent(500, now_us);
+            burst += 500;
+        }
+        assert!(burst <= 2_500, "{burst}");
     }
 
     #[test]
