@@ -10,6 +10,8 @@ use std::collections::BinaryHeap;
 #[derive(Clone, Copy, Debug)]
 pub struct Link {
     pub delay_us: u64,
+    /// Longest further delay, by chance. The order stays, as on a path with one queue.
+    pub jitter_us: u64,
     pub loss: u32,
     pub reorder: u32,
     pub reorder_us: u64,
@@ -29,6 +31,7 @@ pub struct Link {
 impl Link {
     pub const GOOD: Link = Link {
         delay_us: 50,
+        jitter_us: 0,
         loss: 0,
         reorder: 0,
         reorder_us: 0,
@@ -59,6 +62,7 @@ pub struct Net {
     pub random: Rng,
     pub now_us: u64,
     busy_until_us: [u64; 2],
+    last_arrival_us: [u64; 2],
     queue: BinaryHeap<Reverse<(u64, u64, usize)>>,
     packets: Vec<Option<Packet>>,
     order: u64,
@@ -74,7 +78,11 @@ pub struct Net {
     /// Packets that each direction's queue marked and dropped, and its longest delay.
     pub marks: [u64; 2],
     pub overflows: [u64; 2],
+    /// Packets that were lost by chance.
+    pub losses: [u64; 2],
     pub longest_us: [u64; 2],
+    /// How late timers run at most, as on a busy machine.
+    pub late_us: u64,
 }
 
 impl Net {
@@ -107,6 +115,7 @@ impl Net {
             random: Rng::new(seed),
             now_us,
             busy_until_us: [0; 2],
+            last_arrival_us: [0; 2],
             queue: BinaryHeap::new(),
             packets: Vec::new(),
             order: 0,
@@ -118,7 +127,9 @@ impl Net {
             transmitted: [0; 2],
             marks: [0; 2],
             overflows: [0; 2],
+            losses: [0; 2],
             longest_us: [0; 2],
+            late_us: 0,
         }
     }
 
@@ -146,7 +157,12 @@ impl Net {
                 at_us = self.busy_until_us[from] + link.delay_us;
             }
             if self.random.per_mille(link.loss) {
+                self.losses[from] += 1;
                 continue;
+            }
+            if link.jitter_us > 0 {
+                at_us = (at_us + self.random.below(link.jitter_us)).max(self.last_arrival_us[from]);
+                self.last_arrival_us[from] = at_us;
             }
             if self.random.per_mille(link.reorder) {
                 at_us += self.random.below(link.reorder_us);
@@ -183,10 +199,19 @@ impl Net {
         self.collect(who);
     }
 
+    /// When the next timer of an end runs.
+    fn expires_us(&self, who: usize) -> u64 {
+        let at_us = self.ends[who].tcb.deadline();
+        match self.late_us {
+            0 => at_us,
+            late_us => at_us.saturating_add(Rng::new(at_us).below(late_us + 1)),
+        }
+    }
+
     /// Advances time to the next packet or timer. False: nothing will ever happen again.
     pub fn step(&mut self) -> bool {
         let packet_at = self.queue.peek().map_or(u64::MAX, |Reverse((at_us, _, _))| *at_us);
-        let timers = [0, 1].map(|who| self.ends[who].tcb.deadline());
+        let timers = [0, 1].map(|who| self.expires_us(who));
         let next = packet_at.min(timers[0]).min(timers[1]);
         if next == u64::MAX {
             return false;

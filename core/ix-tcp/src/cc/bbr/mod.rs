@@ -149,6 +149,7 @@ pub(crate) struct Bbr {
     loss_round_delivered: u64,
     loss_round_start: bool,
     is_loss_in_round: bool,
+    is_mark_in_round: bool,
     /// Ranges that were lost in this round, and the end of the last one.
     loss_events: u8,
     last_lost_end: u32,
@@ -220,6 +221,7 @@ impl Bbr {
             loss_round_delivered: 0,
             loss_round_start: false,
             is_loss_in_round: false,
+            is_mark_in_round: false,
             loss_events: 0,
             last_lost_end: 0,
             extra_acked_start_us: now_us,
@@ -354,7 +356,7 @@ impl Bbr {
             self.loss_round_delivered = self.rate.delivered;
             self.save_state_upon_loss();
         }
-        self.is_loss_in_round = true;
+        (self.is_loss_in_round, self.is_mark_in_round) = (true, true);
         if self.is_bw_probe_sample {
             self.handle_inflight_too_high(in_flight);
         } else if self.state == State::Startup {
@@ -449,7 +451,10 @@ impl Bbr {
         if !self.loss_round_start {
             return;
         }
-        if !self.state.is_probing() && self.is_loss_in_round {
+        let is_congested = self.is_mark_in_round
+            || self.is_loss_in_round
+                && self.is_inflight_too_high(self.sample.lost, self.sample.in_flight);
+        if !self.state.is_probing() && is_congested {
             // AdaptLowerBoundsFromCongestion.
             if self.bw_shortterm == u64::MAX {
                 self.bw_shortterm = self.max_bw;
@@ -464,6 +469,7 @@ impl Bbr {
         }
         // What Startup needs of the round that ends is looked at before the flag goes.
         self.is_loss_in_round &= self.state == State::Startup;
+        self.is_mark_in_round = false;
     }
 
     fn update_max_bw(&mut self) {
@@ -703,8 +709,18 @@ impl Bbr {
         self.inflight_shortterm = INFINITE;
     }
 
+    /// IsInflightTooHigh: more was lost than LossThresh of what was in flight.
+    ///
+    /// LossThresh is the loss rate of a path, which a round trip only samples: of 200 packets on a
+    /// path that loses one in a hundred, five are lost in one round trip of twenty. The draft takes
+    /// that for congestion, ends Startup at a third of the rate, and finds the rest only seconds
+    /// later. Here it is congestion only if a path that loses LossThresh would hardly lose as much:
+    /// two standard deviations more than its mean. Queues that overflow lose far more.
     fn is_inflight_too_high(&self, lost: u64, in_flight: u32) -> bool {
-        lost * LOSS_THRESH_DIVISOR > u64::from(in_flight) || lost > 0 && !self.has_sack
+        let packets = u64::from(in_flight / self.mss);
+        let by_chance = (4 * packets / LOSS_THRESH_DIVISOR).isqrt();
+        let allowed = (packets / LOSS_THRESH_DIVISOR + by_chance).max(1);
+        lost > allowed * u64::from(self.mss) || lost > 0 && !self.has_sack
     }
 
     fn handle_inflight_too_high(&mut self, in_flight: u32) {
