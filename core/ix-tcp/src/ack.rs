@@ -257,6 +257,7 @@ impl<B: RxBuf> Tcb<B> {
             && self.loss.is_none()
             && self.sacked_bytes == 0
             && !quiet;
+        let was_recovering = self.phase == Phase::Recovery;
         if !plain {
             self.digest_losses(now_us, hdr, &mut report, quiet, out);
         }
@@ -270,7 +271,8 @@ impl<B: RxBuf> Tcb<B> {
         };
         if report.acked > 0 {
             self.dupacks = if self.phase == Phase::Open { 0 } else { self.dupacks };
-            if self.phase != Phase::Recovery {
+            // What ends recovery acknowledges what recovery has sent: the window is as reduced.
+            if self.phase != Phase::Recovery && !was_recovering {
                 self.grow_window(&report, marked_bytes, now_us);
             }
         }
@@ -313,6 +315,7 @@ impl<B: RxBuf> Tcb<B> {
         let ack = Ack {
             acked_bytes,
             in_flight_bytes: self.pipe_bytes(),
+            most_in_flight_bytes: self.most_in_flight_bytes(),
             app_limited: !self.flags.has(Flags::CWND_LIMITED) && !self.cc.in_slow_start(),
             srtt_us: self.rtt.srtt_us(),
             marked_bytes,
@@ -324,9 +327,9 @@ impl<B: RxBuf> Tcb<B> {
     #[inline(never)]
     fn watch_slow_start(&mut self, acked: u32, now_us: u64) -> u32 {
         let (una, nxt, rtt_us) = (self.snd_una, self.snd_nxt, self.rack_rtt_us);
-        let is_paced = self.rate().is_some();
+        let held_back = (self.flags.has(Flags::CWND_LIMITED), self.rate().is_some());
         let Some(watch) = self.records.slow_start_mut() else { return acked };
-        match watch.on_ack(rtt_us, una, nxt, is_paced, now_us) {
+        match watch.on_ack(rtt_us, (una, nxt), held_back, now_us) {
             Growth::Slow => acked,
             Growth::Conservative => acked / CSS_GROWTH_DIVISOR,
             Growth::Leave => {

@@ -56,6 +56,7 @@ mod tcb;
 mod timer;
 pub mod udp;
 mod window;
+mod window_use;
 
 pub use config::{Config, CongestionControl, EcnMode, HEADER_BYTES, MSS_DEFAULT, MSS_MAX, MSS_MIN};
 pub use listen::{Listener, PeerOptions, SynVerdict, cookie_syn_ack, reset_for};

@@ -20,8 +20,11 @@ pub(crate) struct LossState {
     /// Retransmissions of this recovery that no DSACK has reported as unneeded; `None`: the
     /// reduction of the window can no longer be undone.
     pub undo: Option<u32>,
-    /// Timestamp clock at the first retransmission of this recovery (RFC 3522).
+    /// Timestamp clock at the first retransmission of this recovery, or of the one before if
+    /// retransmissions of that one were still in flight when this one began (RFC 3522).
     pub first_retransmit_ts: u32,
+    /// There were some.
+    pub resent_before: bool,
     /// The first retransmission was sent.
     pub retransmitted: bool,
     /// A timeout interrupted fast recovery, which continues if the timeout was a mistake.
@@ -75,6 +78,7 @@ impl LossState {
             prr_cwnd: 0,
             undo: None,
             first_retransmit_ts: 0,
+            resent_before: false,
             retransmitted: false,
             interrupted: false,
             tlp_end: None,

@@ -2,6 +2,7 @@
 //! scoreboard of RFC 6675 and the timestamps of RFC 8985 in one.
 use crate::cc::hystart::HyStart;
 use crate::pace::Pace;
+use crate::window_use::WindowUse;
 use ix_wire::Seq;
 use std::collections::VecDeque;
 
@@ -65,6 +66,7 @@ struct Many {
     records: VecDeque<TxRecord>,
     slow_start: HyStart,
     pace: Pace,
+    window_use: WindowUse,
 }
 
 impl TxRecords {
@@ -155,7 +157,12 @@ impl TxRecords {
         let mut records = VecDeque::with_capacity(16);
         records.extend(&self.inline[..self.inline_len()]);
         self.inline = [TxRecord::NONE; INLINE];
-        self.many = Some(Box::new(Many { records, slow_start: HyStart::new(), pace: Pace::new() }));
+        self.many = Some(Box::new(Many {
+            records,
+            slow_start: HyStart::new(),
+            pace: Pace::new(),
+            window_use: WindowUse::NONE,
+        }));
     }
 
     #[inline]
@@ -240,6 +247,16 @@ impl TxRecords {
     /// The pace of a flow that has had more in flight than fits in place, or that has a limit.
     pub fn pace_mut(&mut self) -> Option<&mut Pace> {
         self.many.as_mut().map(|many| &mut many.pace)
+    }
+
+    /// How a flow uses its window that has had more in flight than fits in place.
+    pub fn window_use(&self) -> Option<WindowUse> {
+        self.many.as_ref().map(|many| many.window_use)
+    }
+
+    /// The same, to be changed.
+    pub fn window_use_mut(&mut self) -> Option<&mut WindowUse> {
+        self.many.as_mut().map(|many| &mut many.window_use)
     }
 
     /// The application's limit of the pace.

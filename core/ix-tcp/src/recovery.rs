@@ -125,8 +125,10 @@ impl<B: RxBuf> Tcb<B> {
         }
         let mss = u32::from(self.mss);
         let cwnd = self.pipe_bytes() + mss;
+        let resent_before = self.are_resent_in_flight();
         let loss = self.loss_mut();
         loss.recover = recover;
+        loss.resent_before = resent_before;
         loss.prr_delivered = 0;
         loss.prr_out = 0;
         loss.prr_flight = pipe.max(mss);
@@ -136,6 +138,14 @@ impl<B: RxBuf> Tcb<B> {
         loss.retransmitted = false;
         loss.interrupted = false;
         loss.tlp_end = None;
+    }
+
+    /// Whether something in flight was sent again by an earlier recovery. Its acknowledgement
+    /// echoes the time of that, which is before the first retransmission of one that begins now,
+    /// and is no sign that this one is a mistake.
+    fn are_resent_in_flight(&self) -> bool {
+        let mut records = (0..self.records.len()).filter_map(|index| self.records.get(index));
+        records.any(|record| record.has(TxRecord::RETRANSMITTED))
     }
 
     /// RFC 9937 section 6.2: proportional rate reduction. `safe`: the acknowledgement advanced and
@@ -243,6 +253,9 @@ impl<B: RxBuf> Tcb<B> {
         loss.recover = recover;
         loss.tlp_end = None;
         if restarted {
+            // What advances shows that the first copy of the oldest has arrived, or the one that
+            // recovery has sent: the timeout was a mistake either way.
+            loss.resent_before = false;
             loss.undo = Some(0);
             loss.retransmitted = false;
             loss.interrupted = interrupted;

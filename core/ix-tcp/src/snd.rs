@@ -232,7 +232,7 @@ impl<B: RxBuf> Tcb<B> {
         loop {
             let (unsent, fin) = (self.unsent_bytes(), self.fin_unsent());
             if unsent == 0 && !fin {
-                self.all_sent();
+                self.all_sent(sent.some);
                 break;
             }
             let mut options = self.options(now_us);
@@ -254,7 +254,7 @@ impl<B: RxBuf> Tcb<B> {
             }
             let pipe = self.pipe_bytes();
             if pipe > 0 && pipe + len > self.cwnd_bytes() {
-                self.flags.set(Flags::CWND_LIMITED);
+                self.note_window_use(true);
                 break;
             }
             if self.records.is_large() && self.is_too_early(now_us) {
@@ -273,18 +273,18 @@ impl<B: RxBuf> Tcb<B> {
             }
             sent.some = true;
             if len == unsent {
-                self.all_sent();
+                self.all_sent(true);
                 break;
             }
         }
         sent
     }
 
-    /// Nothing waits to be sent.
+    /// Nothing waits to be sent. `some`: something was sent.
     #[inline]
-    fn all_sent(&mut self) {
-        if self.pipe_bytes() < self.cwnd_bytes() {
-            self.flags.clear(Flags::CWND_LIMITED);
+    fn all_sent(&mut self, some: bool) {
+        if some && self.records.is_large() || self.flags.has(Flags::CWND_LIMITED) {
+            self.note_window_use(self.pipe_bytes() >= self.cwnd_bytes());
         }
     }
 
@@ -510,7 +510,9 @@ impl<B: RxBuf> Tcb<B> {
             }
             if !loss.retransmitted {
                 loss.retransmitted = true;
-                loss.first_retransmit_ts = ts;
+                if !loss.resent_before {
+                    loss.first_retransmit_ts = ts;
+                }
             }
         }
     }

@@ -11,6 +11,7 @@ mod loss;
 mod peers;
 mod props_soup;
 mod props_streams;
+mod replies;
 mod right_size;
 mod streams;
 mod support;

@@ -171,7 +171,7 @@ impl Cubic {
         self.prior_w_max_bytes = self.w_max_bytes;
     }
 
-    pub(super) fn on_congestion(&mut self, flight_bytes: u32) {
+    pub(super) fn on_congestion(&mut self) {
         self.remember();
         // Section 4.7, fast convergence: a flow that was reduced before it was back at W_max leaves
         // bandwidth to newcomers.
@@ -181,20 +181,23 @@ impl Cubic {
         } else {
             self.cwnd_bytes
         };
-        self.ssthresh_bytes = reduced_bytes(flight_bytes, self.cwnd_bytes, BETA, self.mss_bytes());
+        self.ssthresh_bytes = self.reduced_bytes();
         self.cwnd_bytes = self.ssthresh_bytes;
     }
 
-    pub(super) fn on_ecn(&mut self, flight_bytes: u32) {
-        self.on_congestion(flight_bytes);
+    fn reduced_bytes(&self) -> u32 {
+        reduced_bytes(self.cwnd_bytes, self.cwnd_bytes, BETA, self.mss_bytes())
+    }
+
+    pub(super) fn on_ecn(&mut self) {
+        self.on_congestion();
         self.prior_ssthresh_bytes = 0;
     }
 
-    pub(super) fn on_rto(&mut self, first: bool, flight_bytes: u32) {
+    pub(super) fn on_rto(&mut self, first: bool) {
         if first {
             self.remember();
-            self.ssthresh_bytes =
-                reduced_bytes(flight_bytes, self.cwnd_bytes, BETA, self.mss_bytes());
+            self.ssthresh_bytes = self.reduced_bytes();
         }
         self.cwnd_bytes = self.mss_bytes();
         self.w_est_bytes = 0;

@@ -18,8 +18,10 @@ const RTT_DIVISOR: u32 = 8;
 /// Conservative slow start divides the growth by this, for at most this many rounds.
 pub(crate) const CSS_GROWTH_DIVISOR: u32 = 4;
 const CSS_ROUNDS: u8 = 5;
-/// A pause between acknowledgements that ends a train.
-const TRAIN_PAUSE_US: u64 = 2_000;
+/// A pause between acknowledgements that ends a train: an eighth of a round trip, because jitter
+/// that keeps the order gathers them into clumps, and this at least.
+const TRAIN_PAUSE_MIN_US: u32 = 2_000;
+const TRAIN_PAUSE_DIVISOR: u32 = 8;
 /// With a shorter round-trip time a train, like the growth of round-trip times, is not evaluated.
 const TRAIN_RTT_MIN_US: u32 = THRESHOLD_MIN_US;
 const NONE_US: u32 = u32::MAX;
@@ -48,6 +50,9 @@ pub(crate) struct HyStart {
     /// A train, not the round-trip time, began conservative slow start.
     by_train: bool,
     css_baseline_us: u32,
+    /// By how much the first samples of a round were longer than the shortest of the round before,
+    /// at most, without being taken for growth.
+    noise_us: u32,
     /// When the round began, and when the last acknowledgement of its train arrived.
     began_us: u64,
     train_us: u64,
@@ -63,19 +68,20 @@ impl HyStart {
             css_rounds: 0,
             by_train: false,
             css_baseline_us: NONE_US,
+            noise_us: 0,
             began_us: 0,
             train_us: 0,
         }
     }
 
     /// An acknowledgement of new data up to `snd_una` arrived and measured `rtt_us`.
-    /// `is_paced`: what was sent is spread over half of a round trip, whatever the path is like.
+    /// `is_limited`: the window holds data back. `is_paced`: what was sent is spread over half of a
+    /// round trip, whatever the path is like.
     pub fn on_ack(
         &mut self,
         rtt_us: u32,
-        snd_una: Seq,
-        snd_nxt: Seq,
-        is_paced: bool,
+        (snd_una, snd_nxt): (Seq, Seq),
+        (is_limited, is_paced): (bool, bool),
         now_us: u64,
     ) -> Growth {
         // A round ends after SND.NXT, not at it. So the next round begins with the first
@@ -96,9 +102,12 @@ impl HyStart {
         self.samples = self.samples.saturating_add(1);
         let grown = self.samples >= SAMPLES_MIN && self.have_round_trips_grown();
         if self.css_rounds == 0 {
+            if self.samples == SAMPLES_MIN && !grown && self.last_min_us != NONE_US {
+                self.noise_us = self.noise_us.max(self.min_us.saturating_sub(self.last_min_us));
+            }
             if grown {
                 (self.css_rounds, self.css_baseline_us) = (1, self.min_us);
-            } else if self.is_long_train(is_paced, now_us) {
+            } else if self.is_long_train(is_paced, now_us) && is_limited {
                 (self.css_rounds, self.css_baseline_us) = (1, self.last_min_us);
                 self.by_train = true;
             }
@@ -114,11 +123,16 @@ impl HyStart {
         if self.css_rounds > 0 { Growth::Conservative } else { Growth::Slow }
     }
 
-    /// Whether round-trip times are longer than in the round before, or than in the round before
-    /// the train.
+    /// Whether round-trip times are longer than in the round before; after a train, than in the
+    /// round before the train, and by more than noise. What a train began ends for good, but what
+    /// round-trip times alone began is taken back when they are short again.
     fn have_round_trips_grown(&self) -> bool {
-        let before_us = if self.by_train { self.css_baseline_us } else { self.last_min_us };
-        let threshold_us = (before_us / RTT_DIVISOR).clamp(THRESHOLD_MIN_US, THRESHOLD_MAX_US);
+        let (before_us, noise_us) = match self.by_train {
+            true => (self.css_baseline_us, self.noise_us),
+            false => (self.last_min_us, 0),
+        };
+        let threshold_us =
+            (before_us / RTT_DIVISOR).clamp(THRESHOLD_MIN_US, THRESHOLD_MAX_US) + noise_us;
         before_us != NONE_US && self.min_us >= before_us.saturating_add(threshold_us)
     }
 
@@ -126,11 +140,15 @@ impl HyStart {
     /// last round's shortest round-trip time. Paced segments are themselves sent during half of a
     /// round trip: there five eighths mean that something has spread them further.
     fn is_long_train(&mut self, is_paced: bool, now_us: u64) -> bool {
-        if now_us.saturating_sub(self.train_us) > TRAIN_PAUSE_US {
+        let rtt_us = self.last_min_us;
+        let pause_us = match rtt_us {
+            NONE_US => TRAIN_PAUSE_MIN_US,
+            rtt_us => (rtt_us / TRAIN_PAUSE_DIVISOR).max(TRAIN_PAUSE_MIN_US),
+        };
+        if now_us.saturating_sub(self.train_us) > u64::from(pause_us) {
             return false;
         }
         self.train_us = now_us;
-        let rtt_us = self.last_min_us;
         let measured = rtt_us != NONE_US && rtt_us >= TRAIN_RTT_MIN_US;
         measured
             && self.samples >= SAMPLES_MIN
@@ -155,14 +173,25 @@ mod tests {
         samples: u32,
         space_us: u64,
     ) -> Vec<Growth> {
+        let each: Vec<_> = rtts_us.iter().map(|rtt_us| (*rtt_us, space_us)).collect();
+        different_rounds(hystart, &each, samples)
+    }
+
+    /// As [`rounds`], with a round-trip time and a time between acknowledgements for each.
+    fn different_rounds(hystart: &mut HyStart, each: &[(u32, u64)], samples: u32) -> Vec<Growth> {
         let (mut una, mut now_us) = (0, 1_000_000);
         let mut after = Vec::new();
-        for &rtt_us in rtts_us {
+        for &(rtt_us, space_us) in each {
             let mut growth = Growth::Slow;
             for _ in 0..samples {
                 una += 1;
                 // One is acknowledged, and nothing was sent in its place yet.
-                growth = hystart.on_ack(rtt_us, Seq(una), Seq(una + samples - 1), false, now_us);
+                growth = hystart.on_ack(
+                    rtt_us,
+                    (Seq(una), Seq(una + samples - 1)),
+                    (true, false),
+                    now_us,
+                );
                 now_us += space_us;
             }
             now_us += 100_000;
@@ -230,9 +259,34 @@ mod tests {
 
     #[test]
     fn pauses_and_short_round_trips_make_no_train() {
-        for (rtt_us, samples, space_us) in [(40_000, 16, 2_001), (3_900, 16, 1_000)] {
+        for (rtt_us, samples, space_us) in
+            [(40_000, 16, 5_001), (12_000, 16, 2_001), (3_900, 16, 1_000)]
+        {
             let got = spaced_rounds(&mut HyStart::new(), &[rtt_us; 6], samples, space_us);
             assert!(got.iter().all(|growth| *growth == Growth::Slow), "{rtt_us}");
+        }
+    }
+
+    #[test]
+    fn an_application_that_sends_a_little_all_the_time_has_no_train() {
+        let mut hystart = HyStart::new();
+        for number in 0..2_000 {
+            // One segment each millisecond on a path of 10 ms.
+            let (una, now_us) = (Seq(number), 1_000_000 + 1_000 * u64::from(number));
+            let growth = hystart.on_ack(10_000, (una, una + 9u32), (false, false), now_us);
+            assert_eq!(growth, Growth::Slow);
+        }
+    }
+
+    #[test]
+    fn after_a_train_growth_is_more_than_noise() {
+        use Growth::{Conservative, Leave, Slow};
+        // The threshold at 40 ms is 5 ms. Rounds have differed by 3 ms before the train.
+        let noisy = [(40_000, 0), (43_000, 0), (40_000, 0), (40_000, 1_400)];
+        for (rtt_us, growth) in [(47_900, Conservative), (48_000, Leave)] {
+            let each: Vec<_> = noisy.into_iter().chain([(rtt_us, 1_400)]).collect();
+            let got = different_rounds(&mut HyStart::new(), &each, 16);
+            assert_eq!(got, [Slow, Slow, Slow, Conservative, growth]);
         }
     }
 }

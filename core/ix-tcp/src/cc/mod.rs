@@ -61,6 +61,8 @@ pub struct Ack {
     pub acked_bytes: u32,
     /// Bytes still in flight after it.
     pub in_flight_bytes: u32,
+    /// Most bytes that were in flight since a window of data ago; 0: unknown.
+    pub most_in_flight_bytes: u32,
     /// The application or the peer's window limited the sender, not the congestion window. Then the
     /// congestion window does not grow (RFC 7661 section 1, RFC 9438 section 5.8).
     pub app_limited: bool,
@@ -73,10 +75,11 @@ pub struct Ack {
 }
 
 impl Ack {
-    /// True if the flight filled at least half of the window. If half of the window is unused, its
-    /// growth means nothing for the path (RFC 7661 section 4.1).
+    /// True if the flight has filled at least half of the window. If half of the window is unused,
+    /// its growth means nothing for the path (RFC 7661 section 4.1).
     fn validates(&self, cwnd_bytes: u32) -> bool {
         let flight_bytes = self.in_flight_bytes.saturating_add(self.acked_bytes);
+        let flight_bytes = flight_bytes.max(self.most_in_flight_bytes);
         !self.app_limited && self.marked_bytes == 0 && flight_bytes >= cwnd_bytes / 2
     }
 }
@@ -164,15 +167,22 @@ impl Control {
     /// To be called when fast recovery begins, once for a window of data: reduces the window.
     ///
     /// `flight_bytes` is FlightSize (RFC 5681 section 2): sent and not cumulatively acknowledged.
+    /// CUBIC reduces its window instead, which does not grow while it is not used (RFC 9438 section
+    /// 4.6). What is in flight when a loss in a short message is found is only the rest of it.
     pub fn on_congestion(&mut self, flight_bytes: u32) {
-        each!(self, control => control.on_congestion(flight_bytes))
+        match self {
+            Control::Cubic(cubic) => cubic.on_congestion(),
+            Control::NewReno(reno) => reno.on_congestion(flight_bytes),
+            Control::Dctcp(dctcp) => dctcp.on_congestion(flight_bytes),
+            Control::Bbr(bbr) => bbr.on_congestion(flight_bytes),
+        }
     }
 
     /// To be called when the peer has echoed a congestion mark, once for a window of data. This
     /// reduction is never undone.
     pub fn on_ecn(&mut self, flight_bytes: u32) {
         match self {
-            Control::Cubic(cubic) => cubic.on_ecn(flight_bytes),
+            Control::Cubic(cubic) => cubic.on_ecn(),
             Control::NewReno(reno) => reno.on_ecn(flight_bytes),
             Control::Dctcp(dctcp) => dctcp.on_ecn(),
             Control::Bbr(_) => {}
@@ -220,7 +230,12 @@ impl Control {
     /// retransmitted this segment before; later expirations do not change the threshold (RFC 5681
     /// section 3.1).
     pub fn on_rto(&mut self, first: bool, flight_bytes: u32) {
-        each!(self, control => control.on_rto(first, flight_bytes))
+        match self {
+            Control::Cubic(cubic) => cubic.on_rto(first),
+            Control::NewReno(reno) => reno.on_rto(first, flight_bytes),
+            Control::Dctcp(dctcp) => dctcp.on_rto(first, flight_bytes),
+            Control::Bbr(bbr) => bbr.on_rto(first, flight_bytes),
+        }
     }
 
     /// Undoes the last reduction, because it was a mistake (DSACK, Eifel). Does nothing if there is
