@@ -347,6 +347,16 @@ fn route_within<'a>(
     if let Some((own, _)) = on(remote) {
         return Some((*own, remote));
     }
+    by_gateway(own, gateways, remote)
+}
+
+/// The same for a host beyond the link. Not inlined, so that a host on the link does not pay for it.
+#[inline(never)]
+fn by_gateway<'a>(
+    own: impl Iterator<Item = &'a (IpAddr, u8)> + Clone,
+    gateways: &[IpAddr],
+    remote: IpAddr,
+) -> Option<(IpAddr, IpAddr)> {
     let hops = gateways.iter().filter(|gateway| gateway.is_v6() == remote.is_v6());
     // Several addresses reach a gateway that is known by a link-local one.
     hops.copied().find_map(|gateway| {
