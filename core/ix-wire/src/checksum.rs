@@ -39,7 +39,7 @@ impl Checksum {
         pseudo
     }
 
-    /// This sum and that of two addresses, which is that of a pseudo-header without its other words.
+    /// This sum and that of two addresses: of a pseudo-header without its other words.
     #[inline]
     pub(crate) fn with_addresses(self, src: IpAddr, dst: IpAddr) -> Self {
         let addresses = fold_32(wide(&src.0) + wide(&dst.0));

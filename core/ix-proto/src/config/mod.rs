@@ -350,7 +350,7 @@ fn route_within<'a>(
     by_gateway(own, gateways, remote)
 }
 
-/// The same for a host beyond the link. Not inlined, so that a host on the link does not pay for it.
+/// The same for a host beyond the link. Not inlined, so that one on the link does not pay for it.
 #[inline(never)]
 fn by_gateway<'a>(
     own: impl Iterator<Item = &'a (IpAddr, u8)> + Clone,

@@ -5,8 +5,8 @@ use crate::script::{Body, IcmpKind, Quoted};
 
 type Numbers = Option<(u8, u8)>;
 
-/// Names of type and code with the numbers of RFC 792 and RFC 4443. What IPv4 calls by a name of its
-/// own, and IPv6 has by another, is known by both.
+/// Names of type and code with the numbers of RFC 792 and RFC 4443. What IPv4 calls by a name of
+/// its own, and IPv6 has by another, is known by both.
 const KINDS: &[(&str, &[&str], Numbers, Numbers)] = &[
     ("unreachable", &["net_unreachable", "no_route"], Some((3, 0)), Some((1, 0))),
     ("unreachable", &["host_unreachable", "addr_unreachable"], Some((3, 1)), Some((1, 3))),

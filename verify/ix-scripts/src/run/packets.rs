@@ -167,8 +167,8 @@ impl Runner<'_> {
         Ok(())
     }
 
-    /// What is wrong with a flow label: all segments of a conversation have the same, which is not 0
-    /// (RFC 6437 section 3).
+    /// What is wrong with a flow label: all segments of a conversation have the same, which is not
+    /// 0 (RFC 6437 section 3).
     fn wrong_label(&mut self, packet: &Packet, read: &wire::Read) -> Option<String> {
         let label = read.label?;
         if let Some(wanted) = packet.label.filter(|wanted| *wanted != label) {
