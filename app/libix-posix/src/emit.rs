@@ -120,7 +120,8 @@ impl Core {
             self.emit_new_ports(elastic, thread);
         }
         if !self.elastic_threads[elastic].group_ports.is_empty() {
-            self.emit_groups(elastic, thread);
+            // Who asked waits until the calls were carried out.
+            unfinished |= self.emit_groups(elastic, thread);
         }
         let left = unfinished || !more.is_empty() || self.elastic_threads[elastic].has_calls();
         more.into_iter().for_each(|id| self.mark_dirty(id));
@@ -180,9 +181,10 @@ impl Core {
         }
     }
 
-    /// Tells the dataplane what the sockets of ports listen to now.
+    /// Tells the dataplane what the sockets of ports listen to now; returns whether there was
+    /// anything to tell.
     #[cold]
-    fn emit_groups(&mut self, elastic: usize, thread: &mut Thread) {
+    fn emit_groups(&mut self, elastic: usize, thread: &mut Thread) -> bool {
         let (mut later, mut told) = (Vec::new(), Vec::new());
         for id in core::mem::take(&mut self.elastic_threads[elastic].group_ports) {
             let wanted = self.wanted_groups(id);
@@ -226,7 +228,9 @@ impl Core {
             }
         }
         self.elastic_threads[elastic].group_ports = later;
+        let any = !told.is_empty();
         told.into_iter().for_each(|member| self.notify(member, 0));
+        any
     }
 
     fn ask_for_memory(&mut self, index: usize, thread: &mut Thread) {
