@@ -45,6 +45,12 @@ extern "C" {
 #define IX_IN_RESERVE 4294967295
 /* In IX_CALL_BACKLOG: the listener is one like others. */
 #define IX_IN_TURN 4294967294
+/* In IX_CALL_UDP_LISTEN: these sources alone. */
+#define IX_LISTENS_TO_ONLY 0
+/* In IX_CALL_UDP_LISTEN: all sources but these. */
+#define IX_LISTENS_TO_ALL_BUT 1
+/* Most sources of one group that a UDP socket names. */
+#define IX_GROUP_SOURCES_MAX 64
 
 /* Numbers of the batched system calls (op). */
 /* Does nothing. The dataplane skips the slot. */
@@ -133,8 +139,9 @@ extern "C" {
 /* args: elastic thread, a number. That thread receives the event SIGNAL. This takes a system
  * call of Linux only if the thread sleeps. */
 #define IX_CALL_SIGNAL 28
-/* args: UDP socket id, option (IX_OPT_DSCP, IX_OPT_HOP_LIMIT or
- * IX_OPT_FRAGMENT_BYTES), value. Applies to datagrams that are sent later. */
+/* args: UDP socket id, option (IX_OPT_DSCP, IX_OPT_HOP_LIMIT,
+ * IX_OPT_FRAGMENT_BYTES or IX_OPT_MULTICAST), value. Applies to
+ * datagrams that are sent later. */
 #define IX_CALL_UDP_SET_OPT 29
 /* As CONNECT, from a local address that the application chooses. args: cookie, address high,
  * address low, port | congestion control << 16 | local port << 32, local address high, low.
@@ -156,11 +163,22 @@ extern "C" {
  * ends and other processes go on, one of them hears GIVEN with the number. 0: none does, and
  * the connection is closed then, as without this call. */
 #define IX_CALL_GIVE 32
+/* args: UDP socket id, group high, group low, IX_LISTENS_TO_ALL_BUT or
+ * IX_LISTENS_TO_ONLY, pointer to addresses of sources in transmit memory, number of
+ * them, at most IX_GROUP_SOURCES_MAX. From now on the socket listens to what these
+ * sources send to the group, or what all others send; to no source is to leave the group
+ * (RFC 3376 section 2). The host listens on all its devices, and tells routers and switches of
+ * it. As on Linux a datagram to a group of the host reaches each socket of its port that is
+ * bound to the group or to every address, unless that socket has listened to other sources of
+ * the group. Returns INVALID if the address is no group or not of the socket's family,
+ * NO_RESOURCE if the host is in too many groups. */
+#define IX_CALL_UDP_LISTEN 33
 /* args: number of a process of the program (ix_thread_area). If that process waits here
  * it returns with the event SIGNAL, whose number is 0; if it computes, it hears that when it
  * next waits here. Returns INVALID if there is no such process, STATE if it does not share
  * this elastic thread. */
-#define IX_CALL_NUDGE 33
+
+#define IX_CALL_NUDGE 34
 
 /* What a packet queue takes (IX_CALL_PACKET_BIND). */
 /* Frames of an EtherType that the dataplane does not process itself: the number is at least
@@ -242,6 +260,17 @@ extern "C" {
 #define IX_OPT_CLOSED 12
 /* Highest rate at which the flow sends payload, bytes per second; 0: as its window allows. */
 #define IX_OPT_PACE 13
+/* For a UDP socket: how it sends to groups. Bit 0: its datagrams come back to sockets of this
+ * host (default: yes). Bit 1: they do not leave the host. Bits 8 to 15: one more than the
+ * number of the device that they leave by; 0: that of the socket's address, else the first.
+ * Without IX_OPT_HOP_LIMIT they have a hop limit of 1 (RFC 1112 section 6.1). */
+#define IX_OPT_MULTICAST 14
+/* In IX_OPT_MULTICAST: datagrams come back. */
+#define IX_OPT_MULTICAST_LOOPS 1
+/* In IX_OPT_MULTICAST: datagrams do not leave the host. */
+#define IX_OPT_MULTICAST_STAYS 2
+/* In IX_OPT_MULTICAST: where the device is. */
+#define IX_OPT_MULTICAST_DEVICE_AT 8
 /* Congestion control: one of the four below. DCTCP needs a flow that uses ECN. */
 #define IX_OPT_CONGESTION 3
 /* CUBIC (RFC 9438). */

@@ -306,13 +306,13 @@ pub mod flow_opt {
     /// For a UDP socket: how it sends to groups. Bit 0: its datagrams come back to sockets of this
     /// host (default: yes). Bit 1: they do not leave the host. Bits 8 to 15: one more than the
     /// number of the device that they leave by; 0: that of the socket's address, else the first.
-    /// Without [`HOP_LIMIT`] they have a hop limit of 1 (RFC 1112 section 6.1).
+    /// Without [`crate::flow_opt::HOP_LIMIT`] they have a hop limit of 1 (RFC 1112 section 6.1).
     pub const MULTICAST: u64 = 14;
-    /// In [`MULTICAST`]: datagrams come back.
+    /// In [`crate::flow_opt::MULTICAST`]: datagrams come back.
     pub const MULTICAST_LOOPS: u64 = 1;
-    /// In [`MULTICAST`]: datagrams do not leave the host.
+    /// In [`crate::flow_opt::MULTICAST`]: datagrams do not leave the host.
     pub const MULTICAST_STAYS: u64 = 2;
-    /// In [`MULTICAST`]: where the device is.
+    /// In [`crate::flow_opt::MULTICAST`]: where the device is.
     pub const MULTICAST_DEVICE_AT: u64 = 8;
     /// Congestion control: one of the four below. DCTCP needs a flow that uses ECN.
     pub const CONGESTION: u64 = 3;
