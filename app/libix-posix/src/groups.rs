@@ -1,5 +1,5 @@
-//! The groups that UDP sockets of IX listen to: the program's options, with Linux's errnos, and what
-//! the dataplane is told.
+//! The groups that UDP sockets of IX listen to: the program's options, with Linux's errnos, and
+//! what the dataplane is told.
 use crate::interface::Interfaces;
 use crate::lock::lock;
 use crate::ops::{self, Instead, Outcome};

@@ -263,8 +263,8 @@ pub struct Endpoint {
     pub port: u16,
 }
 
-/// Addresses in transmit memory, each of 16 octets. The dataplane checks both fields before it reads
-/// them.
+/// Addresses in transmit memory, each of 16 octets. The dataplane checks both fields before it
+/// reads them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct SourceList {
     /// Address of the first one.

@@ -99,8 +99,8 @@ drop_reasons! {
     /// A query of Multicast Listener Discovery that came from beyond the link, has no Router Alert
     /// option, is cut off, or asks for what is no group (RFC 3810 sections 5.1 and 6.2).
     MldInvalid = "mld_invalid",
-    /// A query of the Internet Group Management Protocol that came from beyond the link, has a wrong
-    /// checksum, is cut off, or asks for what is no group (RFC 3376 sections 4.1 and 9.1).
+    /// A query of the Internet Group Management Protocol that came from beyond the link, has a
+    /// wrong checksum, is cut off, or asks for what is no group (RFC 3376 sections 4.1 and 9.1).
     IgmpInvalid = "igmp_invalid",
     /// The datagram is shorter than a UDP header.
     UdpTruncated = "udp_truncated",

@@ -133,8 +133,8 @@ pub fn udp_set_opt(socket: u64, option: FlowOption) -> Batched {
     Batched(Call::UdpSetOpt { socket: id(socket), option })
 }
 
-/// Sets which sources of a group a UDP socket listens to: all but these, or these alone; without any
-/// it leaves the group. `sources`: address in transmit memory of their addresses
+/// Sets which sources of a group a UDP socket listens to: all but these, or these alone; without
+/// any it leaves the group. `sources`: address in transmit memory of their addresses
 /// ([`address`]), which stay until the call has returned, and their number.
 pub fn udp_listen(socket: u64, group: IpAddr, excludes: bool, sources: (u64, u64)) -> Batched {
     let sources = SourceList { addr: sources.0, count: sources.1 };

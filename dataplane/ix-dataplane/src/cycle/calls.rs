@@ -115,7 +115,8 @@ impl ElasticThread {
         }
     }
 
-    /// Calls of packet queues, and others that are rare. Not inlined, so that those of TCP stay together.
+    /// Calls of packet queues, and others that are rare. Not inlined, so that those of TCP stay
+    /// together.
     #[cold]
     #[inline(never)]
     fn run_packet_call(&mut self, call: Call) -> Answer {

@@ -379,8 +379,8 @@ fn send_reports(cx: &mut Context, (number, device): ((u8, usize), &mut Port), re
 }
 
 /// The source of reports by a device: of IPv6 a link-local address, or the unspecified one where
-/// none of ours is (RFC 3810 section 5.2.13); of IPv4 an address of ours there, or 0.0.0.0 (RFC 3376
-/// section 4.2.13).
+/// none of ours is (RFC 3810 section 5.2.13); of IPv4 an address of ours there, or 0.0.0.0 (RFC
+/// 3376 section 4.2.13).
 fn report_source(cx: &Context, (device, devices): (u8, usize), is_v6: bool) -> IpAddr {
     if is_v6 {
         return cx.learnt.link_local.unwrap_or(IpAddr::UNSPECIFIED_V6);

@@ -46,9 +46,10 @@ const ND_TYPES: [u32; 2] = [135, 136];
 /// Redirects packets for one of `addresses` to `sockets[receive queue]`: IPv4 and IPv6 to it, ARP
 /// that names it as target (requests, replies) or as sender (a host that uses our address: RFC 5227
 /// wants us to notice), and Neighbour Discovery about it. Of packets to one of `groups` only UDP is
-/// redirected: Linux hears the questions which groups have listeners, and answers them. All other packets pass: VLAN tags, other
-/// hosts' packets; and ours on a queue without a socket. With receive filters, only IP packets that
-/// a filter takes are redirected, and frames of other EtherTypes if a filter names the type.
+/// redirected: Linux hears the questions which groups have listeners, and answers them. All other
+/// packets pass: VLAN tags, other hosts' packets; and ours on a queue without a socket. With
+/// receive filters, only IP packets that a filter takes are redirected, and frames of other
+/// EtherTypes if a filter names the type.
 pub(crate) fn xdp_program(
     sockets: &Map,
     (addresses, groups): (&[IpAddr], &[IpAddr]),
