@@ -109,7 +109,7 @@ pub(super) fn receive(
     let to: Vec<UdpSocket> =
         sockets.of_group(tuple.local, tuple.local_port, tuple.remote).copied().collect();
     if to.is_empty() {
-        // Nobody is told (RFC 1122 section 3.2.2).
+        // Nobody is told: no error is about a group (RFC 1122).
         batch.give_back(&mut io.cx.rx_pool, work, mbuf);
         return Err(LocalDrop::UdpNoSocket.into());
     }
