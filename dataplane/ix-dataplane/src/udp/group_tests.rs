@@ -178,7 +178,7 @@ fn sending_to_groups() {
     }
     let option = FlowOption::HopLimit(9);
     assert_eq!(host.calls(Call::UdpSetOpt { socket, option }), Ok(0));
-    host.tells(socket, GROUP, b"x");
+    assert_eq!(host.tells(socket, GROUP, b"x").0, Ok(1));
     assert_eq!(host.left()[0][22], 9);
     let (_, events) = host.tells(socket, [10, 0, 0, 255], b"all");
     assert_eq!(told(&events), [(5, b"all".to_vec())], "a broadcast comes back, as on Linux");
