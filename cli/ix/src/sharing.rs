@@ -88,7 +88,10 @@ fn start_keeper(interface: &str) -> std::io::Result<()> {
 pub fn keep(interface: &str, away: bool) -> std::io::Result<()> {
     match away {
         true => ix_netdev::keep(interface),
-        false => keeper(&["keeper", "--away", interface]).spawn().map(drop),
+        false => {
+            ix_broker::group::set_apart(&format!("keeper-{interface}"));
+            keeper(&["keeper", "--away", interface]).spawn().map(drop)
+        }
     }
 }
 
@@ -122,8 +125,15 @@ impl Sharing {
         let listed: Vec<_> = addresses.iter().map(net::IpAddr::to_string).collect();
         let threads = config.cpus.len() as u32;
         let start = || start_keeper(interface);
-        let joined = HeldPorts::join((addresses, index), user, (interface, threads), start);
-        let ports = joined.map_err(asked)?;
+        let own = (addresses.clone(), index);
+        let ports = match HeldPorts::join(own, user, (interface, threads), start) {
+            // Where BPF is not allowed the reason is the same.
+            Err(e) if e.errno() != libc::EPERM => {
+                eprintln!("ix: no other run can share {interface} beside this one: {e}");
+                HeldPorts::new(addresses, index, user).map_err(asked)?
+            }
+            joined => joined.map_err(asked)?,
+        };
         let mut seed = [0; 8];
         random::fill(&mut seed).map_err(|why| Problem::new("cannot draw random keys", why))?;
         let block = ports.hold_block(OUTGOING_PORTS, u64::from_le_bytes(seed)).map_err(|e| {

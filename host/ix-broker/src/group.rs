@@ -454,6 +454,20 @@ pub(crate) fn remove_run(run: &Path) {
     }
 }
 
+/// Moves this process into a group of this name below its own, for good: it outlives the run that
+/// has started it, and a group in which others are gives those below it no controllers. The group
+/// stays, empty, for the next one.
+pub fn set_apart(name: &str) {
+    let read = |path| fs::read_to_string(path).unwrap_or_default();
+    let places = places(&read("/proc/self/cgroup"), &read("/proc/self/mountinfo"));
+    for place in places.into_iter().filter(|place| place.is_v2) {
+        let folder = place.folder.join(name);
+        // Where it may make no group, no run may.
+        let _ = fs::create_dir(&folder);
+        let _ = write(&folder, PROCESSES, &std::process::id().to_string());
+    }
+}
+
 /// The places of this process's own groups, of what the kernel says of a process and of its mounts
 /// (`cgroup` and `mountinfo` in `/proc/self`).
 fn places(groups: &str, mounts: &str) -> Vec<Place> {

@@ -13,7 +13,7 @@ use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
 /// A veth pair with Linux's addresses on both ends.
-fn pair(test: &str) -> Option<(Namespace, Namespace)> {
+pub fn pair(test: &str) -> Option<(Namespace, Namespace)> {
     let (here, there) = (namespace(test)?, Namespace::new().expect("another"));
     here.add_veth(&VethEnd::new("ix0"), &there, &VethEnd::new("peer0")).expect("a veth pair");
     for (end, name, address) in [(&here, "ix0", OUR_IP), (&there, "peer0", LINUX_IP)] {

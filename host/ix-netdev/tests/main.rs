@@ -4,6 +4,7 @@ mod dataplane;
 #[path = "common/memif.rs"]
 mod ends;
 mod exchange;
+mod keeper;
 mod link;
 mod linux_address;
 mod memif;

@@ -102,12 +102,12 @@ pub(crate) fn shared_program(
         take_v4(&mut a, maps, (addresses, groups), (ours, pass));
         a.place(other);
     }
-    if !own_v6.is_empty() {
+    if own_v6.is_empty() {
+        a.jump(pass);
+    } else {
         a.jump_ne32(FIELD, u32::from(IPV6.to_be()), pass);
         v6::take(&mut a, maps, (&own_v6, &groups_v6), (ours, pass));
     }
-
-    a.jump(pass);
 
     a.place(ours);
     let [sockets, deliver] = std::array::from_fn(|_| a.label());
