@@ -1,6 +1,6 @@
 //! Ports of outgoing connections where the address is Linux's as well: a block that the dataplane
-//! has from the start, and ranges that the broker adds when those are used up for a destination, and
-//! that go back when no flow has one of their ports any more, TIME-WAIT included.
+//! has from the start, and ranges that the broker adds when those are used up for a destination.
+//! They go back when no flow has one of their ports any more, TIME-WAIT included.
 //!
 //! Looked at when a connection begins, and when the last flow of a port ends.
 use super::claims::say;

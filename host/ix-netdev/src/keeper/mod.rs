@@ -1,8 +1,8 @@
 //! The keeper of an interface whose addresses IX shares with Linux: a process that outlives each
 //! run and holds the XDP program.
 //!
-//! An interface has one XDP program, and a queue one packet memory. So the first run has the queues,
-//! and each later one a link, a veth pair like those of `ix share`. The program knows for each port
+//! An interface has one XDP program, and a queue one packet memory. So the first run has the
+//! queues, and each later one a link, a veth pair like those of `ix share`. The program knows for each port
 //! its owner, and for each owner where its packets go: to Linux, to the sockets, or into a link. If
 //! a run ends, for whatever reason, the keeper writes one word, and all of its ports are Linux's.
 //!
