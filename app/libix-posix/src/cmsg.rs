@@ -374,7 +374,7 @@ mod tests {
             let to: std::net::SocketAddr = "10.0.0.9:53".parse().unwrap();
             let said = Some(Said { kind: 3, code: 3, detail: 0, by: to.ip() });
             let error_entry = Some(ErrorEntry { to, errno: libc::ECONNREFUSED, said, info: 0 });
-            let arrival = Arrival { address: to.ip(), interface: 1 };
+            let arrival = Arrival { address: to.ip(), own: to.ip(), interface: 1 };
             let receive_control = ReceiveControl {
                 local: Some(arrival),
                 error_entry,
