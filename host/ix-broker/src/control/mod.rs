@@ -18,7 +18,7 @@
 //! * `refusals`: how many requests were refused, by reason.
 //! * `server`: the broker's end. It never waits for a client.
 //! * `client`: the other end; `change`: the difference of two snapshots.
-//! * `exposition`: the metrics, by `families` in Prometheus' formats; `scrapes`: who reads them, and
+//! * `exposition`: the metrics, by `families` in Prometheus' formats; `scrapes`: who reads them;
 //!   `pages`: how often they are made.
 //! * `captures`: the running capture.
 //! * `active_controller`: the controller of a dataplane, and what operators ask of it.
