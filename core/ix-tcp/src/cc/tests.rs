@@ -428,7 +428,14 @@ proptest! {
                     let marked = srtt_us % 5 == 0;
                     let marked_bytes = if marked { acked_bytes } else { 0 };
                     let ack =
-                        Ack { acked_bytes, in_flight_bytes, most_in_flight_bytes: 0, app_limited, srtt_us, marked_bytes };
+                        Ack {
+                            acked_bytes,
+                            in_flight_bytes,
+                            most_in_flight_bytes: 0,
+                            app_limited,
+                            srtt_us,
+                            marked_bytes,
+                        };
                     control.on_ack(&ack, now_us);
                     prop_assert!(control.cwnd_bytes() >= before_bytes);
                     if app_limited || marked_bytes > 0 {
