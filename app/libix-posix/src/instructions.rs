@@ -91,7 +91,7 @@ fn two_bytes(code: &[u8], repeats: bool) -> Option<(usize, Kind)> {
         0x80..=0x8f => (4, Kind::Other),
         _ => return None,
     };
-    (1 + bytes <= code.len()).then_some((1 + bytes, kind))
+    (bytes < code.len()).then_some((1 + bytes, kind))
 }
 
 /// Bytes of ModR/M, SIB and displacement.

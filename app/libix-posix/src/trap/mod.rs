@@ -11,6 +11,7 @@
 //! * `frame`: what Linux saves when it runs a handler.
 //! * `entry`: the handlers.
 //! * `calls`: which call goes where.
+//! * `ways`: what decides that.
 //! * `actions`: the program's signal actions and masks.
 //! * `threads`: threads and processes that the program starts.
 //! * `beside`: the start beside a static program.
@@ -27,6 +28,7 @@ mod frame;
 mod rewrite;
 mod sites;
 mod threads;
+mod ways;
 
 use crate::process::Intercepts;
 use crate::{log, process, real, signals};

@@ -65,6 +65,8 @@ unsafe fn by_linux(frame: &mut Frame, arguments: [u64; 5]) -> Outcome {
         if stack == 0 {
             flags &= !(CLONE_VM as u64);
         } else {
+            // It may have the same memory, and executes what is in it.
+            rewrite::has_threads();
             let first = [entry::cloned_apart as *const () as u64, behind];
             stack -= RED_ZONE + size_of_val(&first) as u64;
             (stack as *mut [u64; 2]).write_unaligned(first);

@@ -8,6 +8,7 @@
 #include <linux/audit.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <poll.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -64,6 +65,10 @@ int main(int argc, char **argv)
         if (write(fd, &byte, 1) != 1 || read(other, &byte, 1) != 1 || byte != (char)i)
             fail("echo");
     }
+    /* Who has a filter has attached before; others do when they wait. */
+    struct pollfd waits = { listener, POLLIN, 0 };
+    if (!strcmp(argv[3], "mdwe") && poll(&waits, 1, 50) != 0)
+        fail("poll");
     puts("done");
     return 0;
 }

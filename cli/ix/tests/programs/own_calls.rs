@@ -202,8 +202,9 @@ fn static_servers_are_ixs() {
                 service.process.said().iter().any(|line| line == "accepted after 1 others")
             });
         });
-        let [trapped, rewritten] = calls_of(&service, |stats| stats[1] > 4 * stats[0]);
-        assert!(rewritten > 4 * trapped, "{compiler}: {trapped} trapped, {rewritten} did not");
+        // Each connection has some calls at least; most traps are of threads that begin.
+        let [trapped, rewritten] = calls_of(&service, |[_, rewritten]| *rewritten > 50);
+        assert!(rewritten > 50, "{compiler}: {trapped} trapped, {rewritten} did not");
         let said = service.process.said();
         for line in ["a child speaks", "child ended with 0", "ix: listening on 10.88.0.2:7: IX"] {
             assert!(said.iter().any(|said| said == line), "{compiler}: no `{line}`: {said:#?}");

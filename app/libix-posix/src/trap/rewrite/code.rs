@@ -108,14 +108,14 @@ impl Text {
         let below = (1..TRIES).map_while(|nth| begin.checked_sub(nth * STEP));
         let above = (1..TRIES).map(|nth| self.end.next_multiple_of(STEP) + (TRIES + nth) * STEP);
         let mut places = below.filter(|at| *at >= LOWEST).chain(above).filter(|at| is_near(*at));
-        let page = places.find_map(|at| {
+        let page = places.find(|at| {
             // SAFETY: new memory where there is none.
-            let got = unsafe { libc::mmap(at as *mut _, PAGE as usize, rights, flags, -1, 0) };
-            if got != libc::MAP_FAILED && got as u64 != at {
+            let got = unsafe { libc::mmap(*at as *mut _, PAGE as usize, rights, flags, -1, 0) };
+            if got != libc::MAP_FAILED && got as u64 != *at {
                 // SAFETY: Linux before 4.17 takes the address as a wish only.
                 unsafe { libc::munmap(got, PAGE as usize) };
             }
-            (got as u64 == at).then_some(at)
+            got as u64 == *at
         })?;
         // SAFETY: just mapped; nobody knows of it.
         unsafe {
@@ -166,6 +166,16 @@ impl Drop for Writable {
     }
 }
 
+/// Whether a site's bytes are not within eight aligned ones, which are written at once.
+fn straddles(behind: u64) -> bool {
+    (behind - 2) % 8 == 7
+}
+
+/// Whether a site can be changed only as long as the program has one thread, which it has.
+pub fn is_last_chance(behind: u64) -> bool {
+    straddles(behind) && !HAS_THREADS.load(Ordering::Relaxed)
+}
+
 /// A jump over a distance that fits.
 fn jump(from: u64, to: u64) -> [u8; 5] {
     let [a, b, c, d] = (to.wrapping_sub(from + 5) as u32).to_le_bytes();
@@ -201,7 +211,7 @@ pub unsafe fn replace(
 ) -> Result<(), SiteState> {
     let site = behind - 2;
     let has_threads = HAS_THREADS.load(Ordering::Relaxed);
-    if has_threads && site % 8 == 7 {
+    if has_threads && straddles(behind) {
         return Err(SiteState::Straddles);
     }
     if has_threads && !CAN_SYNC.load(Ordering::Relaxed) {
@@ -225,9 +235,9 @@ pub unsafe fn replace(
         core::ptr::copy_nonoverlapping(code.as_ptr(), first as *mut u8, code.len());
         sync();
         let short = u16::from_le_bytes([0xeb, room.first as u8]);
-        if site % 2 == 0 {
+        if site.is_multiple_of(2) {
             AtomicU16::from_ptr(site as *mut u16).store(short, Ordering::SeqCst);
-        } else if site % 8 != 7 {
+        } else if !straddles(behind) {
             // Within eight bytes, which are written at once.
             let word = AtomicU64::from_ptr((site & !7) as *mut u64);
             let shift = site % 8 * 8;

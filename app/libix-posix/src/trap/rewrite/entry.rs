@@ -5,10 +5,11 @@
 //! The stack of the program is written below its red zone only, as Linux does for a handler. While
 //! the thread is the program's, a signal's handler sees it at its own instruction, with its own
 //! stack ([`as_native`]).
-use super::super::calls::{self, Outcome, WAYS, Way};
+use super::super::calls::{self, Outcome};
 use super::super::context::{self, Context};
 use super::super::entry::{is_passed_on, passed_on};
 use super::super::frame::{Frame, RED_ZONE, Registers};
+use super::super::ways::{WAYS, Way};
 use super::super::{GATE, sites};
 use crate::{fds, real};
 use core::arch::naked_asm;
@@ -40,7 +41,7 @@ struct Call {
 }
 
 /// After so many calls of a thread the counts are shown outside of this process.
-const SHOWN_EVERY: u32 = 256;
+const SHOWN_EVERY: u32 = 64;
 
 /// What becomes of a call.
 const MADE: u32 = 0;

@@ -3,8 +3,9 @@
 //! An instruction is rewritten when it has trapped a few times. It is then known to be one, and
 //! two bytes long; a short jump has two bytes as well and takes its place, so that no other
 //! instruction changes, and a jump to it or behind it goes where it went. The short jump leads to
-//! room behind the instruction that nothing executes ([`instructions::room`]), where a long one leads to
-//! a stub of ours, and that to [`entry`]. What does not fit stays as it is and goes on trapping.
+//! room behind the instruction that nothing executes ([`instructions::room`]), where a long one
+//! leads to a stub of ours, and that to [`entry`]. What does not fit stays as it is and goes on
+//! trapping.
 //!
 //! * `code`: changing code that other threads execute.
 //! * `entry`: what a rewritten call does.
@@ -50,7 +51,9 @@ pub fn begin() {
 pub fn wants(site: &Site) -> bool {
     IS_ON.load(Ordering::Relaxed)
         && match site.state() {
-            SiteState::New | SiteState::Whole => site.trapped() >= TRAPS,
+            SiteState::New | SiteState::Whole => {
+                site.trapped() >= TRAPS || code::is_last_chance(site.behind())
+            }
             SiteState::Rewritten => true,
             _ => false,
         }
