@@ -203,8 +203,8 @@ pub fn parse_into(
     parse_any(frame, total_len, checks, into)
 }
 
-/// [`parse_into`] for a packet that is not the usual one. Not inlined, so that the usual one does not
-/// pay for it.
+/// [`parse_into`] for a packet that is not the usual one. Not inlined, so that the usual one does
+/// not pay for it.
 #[inline(never)]
 pub fn parse_any(
     frame: &[u8],

@@ -5,10 +5,10 @@ use crate::{
     TcpOptions, TcpPacket, be16, be32, ethernet, ipv4, tcp,
 };
 
-/// Parses what nearly every packet is: IPv4 without options and not a fragment, TCP with a timestamp
-/// alone, whole in `frame`, and nothing wrong with it. All is at fixed places. Returns whose it is,
-/// so that nobody needs to read that from `into`: to load in one piece what was stored in several
-/// stalls the processor. `None`: `into` is as it was, and [`crate::parse_any`] says what it is or
+/// Parses what nearly every packet is: IPv4 without options and not a fragment, TCP with a
+/// timestamp alone, whole in `frame`, and nothing wrong with it. All is at fixed places. Returns
+/// whose it is, so that nobody needs to read that from `into`: to load in one piece what was stored
+/// in several stalls the processor. `None`: `into` is as it was, and [`crate::parse_any`] says what it is or
 /// what is wrong.
 ///
 /// `head` is the front of `frame`, or a copy of it where the sender can still change the frame.
@@ -47,8 +47,8 @@ pub fn parse_usual(
             sum.add_u32(src);
             sum.add_u32(dst);
             sum.add_u32(u32::from(ipv4::PROTOCOL_TCP) + (ip_len - ipv4::HEADER_BYTES) as u32);
-            // As the long way does: a packet whose right checksum happens to be equal to the partial
-            // one is accepted either way.
+            // As the long way does: a packet whose right checksum happens to be equal to the
+            // partial one is accepted either way.
             let is_partial =
                 mode == ChecksumMode::AcceptPartial && be16(head, TCP + 16) == sum.fold();
             if !is_partial {

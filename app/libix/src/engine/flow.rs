@@ -119,8 +119,9 @@ impl Flow {
     }
 
     /// Appends what this cycle brought: one `sendv` of the first `limit` unsent bytes, which gives
-    /// received bytes back as well, or else one `recv_done`, and the end after the last byte. There is room for [`EMIT_CALLS`] calls and one
-    /// scatter-gather array. `sendv` is what the answer of a `sendv` of so many bytes is for.
+    /// received bytes back as well, or else one `recv_done`, and the end after the last byte. There
+    /// is room for [`EMIT_CALLS`] calls and one scatter-gather array. `sendv` is what the answer of
+    /// a `sendv` of so many bytes is for.
     #[inline]
     pub fn emit<P: Copy + Default>(
         &mut self,

@@ -20,8 +20,8 @@ use ix_tcp::{Listener, Tcb, TcbInfo};
 use ix_wire::{FlowTuple, IpAddr, Seq};
 
 impl Tcp {
-    /// `fin`: FIN follows the last byte if all are taken; `done`: received bytes that are given back
-    /// before.
+    /// `fin`: FIN follows the last byte if all are taken; `done`: received bytes that are given
+    /// back before.
     pub fn sendv(
         &mut self,
         cx: &mut TcpContext<'_>,
