@@ -243,8 +243,8 @@ server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 server.bind(('0.0.0.0', 8080))
 print('ready', flush=True)
 while True:
-    words, peer = server.recvfrom(2048)
     try:
+        words, peer = server.recvfrom(2048)
         server.sendto(words, peer)
     except OSError as e:
         print('errno', e.errno, flush=True)
