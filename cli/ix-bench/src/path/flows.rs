@@ -35,7 +35,7 @@ pub(super) fn request(bytes: u64) -> [u8; 16] {
 /// Connects from `namespace`. The connection ends by a reset, so that none of its data stays on the
 /// path.
 pub(super) fn connect(namespace: &Namespace, server: SocketAddr) -> io::Result<TcpStream> {
-    let stream = namespace.run(|| TcpStream::connect_timeout(&server.into(), START))?;
+    let stream = namespace.run(|| TcpStream::connect_timeout(&server, START))?;
     reset_on_close(&stream)?;
     Ok(stream)
 }

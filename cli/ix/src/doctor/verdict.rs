@@ -91,7 +91,7 @@ fn facts(here: &Namespace, link: &Link) -> Facts {
         is_tap: link.kind == "tun",
         queues: channels.as_ref().map_or(1, |c| c.rx.max(c.combined).max(1)),
         mtu: link.mtu as usize,
-        addresses: addresses_to_share(&here, link.index),
+        addresses: addresses_to_share(here, link.index),
         xdp: xdp_support(link.index).ok(),
         program: here.xdp_program(&link.name).ok().flatten(),
         cpus: cpu::allowed(),

@@ -20,7 +20,7 @@ use ix_testbed::{Bridge, Namespace, PacketSocket, PathSpec, VethEnd, cpu};
 use process::Process;
 use stats::Stats;
 use std::fmt;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4, TcpStream};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -493,7 +493,7 @@ pub fn connect() -> TcpStream {
 }
 
 /// A connection to a service at another address.
-pub fn connect_to(service: SocketAddrV4) -> TcpStream {
+pub fn connect_to(service: impl Into<SocketAddr>) -> TcpStream {
     let stream = TcpStream::connect_timeout(&service.into(), PATIENCE).expect("connects");
     stream.set_read_timeout(Some(PATIENCE)).expect("timeout");
     stream.set_write_timeout(Some(PATIENCE)).expect("timeout");
