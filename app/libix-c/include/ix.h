@@ -39,18 +39,18 @@ extern "C" {
  * RFC 3493 section 5.3). The address is reserved and never names a group (RFC 4291 section
  * 2.7.1). */
 #define IX_EVERY_V6 { 0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
-/* In place of a process in IX_CALL_GIVE: whichever goes on when the caller has ended. */
-#define IX_GIVE_AT_END 4294967295
-/* In IX_CALL_BACKLOG: the listener is there for when no other process listens. */
-#define IX_IN_RESERVE 4294967295
-/* In IX_CALL_BACKLOG: the listener is one like others. */
-#define IX_IN_TURN 4294967294
 /* In IX_CALL_UDP_LISTEN: these sources alone. */
 #define IX_LISTENS_TO_ONLY 0
 /* In IX_CALL_UDP_LISTEN: all sources but these. */
 #define IX_LISTENS_TO_ALL_BUT 1
 /* Most sources of one group that a UDP socket names. */
 #define IX_GROUP_SOURCES_MAX 64
+/* In place of a process in IX_CALL_GIVE: whichever goes on when the caller has ended. */
+#define IX_GIVE_AT_END 4294967295
+/* In IX_CALL_BACKLOG: the listener is there for when no other process listens. */
+#define IX_IN_RESERVE 4294967295
+/* In IX_CALL_BACKLOG: the listener is one like others. */
+#define IX_IN_TURN 4294967294
 
 /* Numbers of the batched system calls (op). */
 /* Does nothing. The dataplane skips the slot. */
@@ -177,7 +177,6 @@ extern "C" {
  * it returns with the event SIGNAL, whose number is 0; if it computes, it hears that when it
  * next waits here. Returns INVALID if there is no such process, STATE if it does not share
  * this elastic thread. */
-
 #define IX_CALL_NUDGE 34
 
 /* What a packet queue takes (IX_CALL_PACKET_BIND). */

@@ -1,18 +1,8 @@
-//! The groups that UDP sockets of IX listen to: the program's options, with Linux's errnos, and
-//! what the dataplane is told.
-use crate::interface::Interfaces;
-use crate::lock::lock;
-use crate::ops::{self, Instead, Outcome};
-use crate::slab::Id;
-use crate::socket::{Kind, Socket, Under};
-use crate::state::Core;
-use crate::wait::Interest;
-use crate::{log, real};
-use ix_abi::MulticastOption;
-use libc::{IPPROTO_IP, IPPROTO_IPV6, c_void, socklen_t};
+//! The groups that UDP sockets of IX listen to: the program's options as Linux reads them, with its
+//! errnos, and what the dataplane is told.
+use libc::{IPPROTO_IP, IPPROTO_IPV6};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::os::fd::RawFd;
 
 /// Linux's numbers, which the `libc` crate lacks.
 const IP_MSFILTER: i32 = 41;
@@ -114,10 +104,12 @@ enum Verb {
 
 /// A request about a group.
 #[derive(Debug, PartialEq, Eq)]
-struct Request {
+pub struct Request {
     verb: Verb,
-    group: IpAddr,
-    at: At,
+    /// The group.
+    pub group: IpAddr,
+    /// The interface.
+    pub at: At,
     sources: Vec<IpAddr>,
 }
 
@@ -173,7 +165,7 @@ fn of_number(number: u32) -> At {
 }
 
 /// Reads an option's value. Errors are Linux's.
-fn read(level: i32, name: i32, value: &[u8]) -> Result<Request, i32> {
+pub fn read(level: i32, name: i32, value: &[u8]) -> Result<Request, i32> {
     /// Bytes of `struct group_req` and where its parts are; then those of `group_source_req`.
     const STORAGE: usize = 128;
     const GROUP_AT: usize = 8;
@@ -244,7 +236,7 @@ fn read(level: i32, name: i32, value: &[u8]) -> Result<Request, i32> {
 
 /// Does what an option says, with the errnos of `ip_mc_join_group`, `ip_mc_leave_group`,
 /// `ip_mc_source` and `ip_mc_msfilter` of Linux.
-fn apply(groups: &mut Vec<Membership>, request: Request) -> Result<(), i32> {
+pub fn apply(groups: &mut Vec<Membership>, request: Request) -> Result<(), i32> {
     let Request { verb, group, at, sources } = request;
     if !group.is_multicast() {
         return Err(if matches!(verb, Verb::Leave) { libc::EADDRNOTAVAIL } else { libc::EINVAL });
@@ -300,71 +292,9 @@ fn sources_max(group: IpAddr) -> usize {
     if group.is_ipv6() { ix_abi::GROUP_SOURCES_MAX } else { SOURCES_MAX }
 }
 
-/// Whether an interface is a device of the dataplane's; `None`: the program has named none.
-fn is_ours(core: &mut Core, at: At) -> Option<bool> {
-    match at {
-        At::Any => None,
-        At::Address(address) => Some(core.routes.is_ours(address)),
-        At::Number(number) => Some(core.interfaces.has_number(number)),
-    }
-}
-
-/// An option about groups that a socket listens to.
-pub fn set(fd: RawFd, id: Id, level: i32, name: i32, value: &[u8]) -> Outcome<()> {
-    let mut core = lock();
-    let Some(socket) = core.sockets.get(id) else { return Err(libc::EBADF.into()) };
-    if socket.is_tcp() || matches!(socket.kind, Kind::Linux) {
-        return Err(Instead::Linux);
-    }
-    if level == IPPROTO_IPV6 && !socket.ipv6 {
-        return Err(Instead::Linux);
-    }
-    let request = read(level, name, value)?;
-    let is_idle = matches!(socket.kind, Kind::Idle { .. });
-    let (is_v6, at) = (request.group.is_ipv6(), request.at);
-    let has_family = core.routes.has_family(is_v6);
-    let is_shared = core.routes.is_shared();
-    match is_ours(&mut core, at) {
-        Some(true) => {}
-        None if has_family => {}
-        _ if is_idle => return Err(Instead::Linux),
-        _ => {
-            let text = "a UDP socket of IX cannot listen to groups on interfaces of Linux's: use a \
-                        socket for each side";
-            log::once(log::Once::Datagram, text);
-            return Err(libc::ENODEV.into());
-        }
-    }
-    if is_shared || is_idle && at == At::Any {
-        // On Linux as well: there the interface's groups are Linux's, which reports them; or the
-        // socket may still become Linux's.
-        ops::use_linux(&mut core, fd)?;
-        // SAFETY: the program's value, with its length.
-        let done = unsafe {
-            let len = value.len() as socklen_t;
-            real::setsockopt(fd, level, name, value.as_ptr().cast::<c_void>(), len)
-        };
-        if done < 0 && is_shared {
-            return Err(real::errno().into());
-        }
-    }
-    let Some(socket) = core.sockets.get_mut(id) else { return Err(libc::EBADF.into()) };
-    apply(&mut socket.options.groups, request)?;
-    let Some(port) = socket.datagrams().map(|udp| udp.port) else { return Ok(()) };
-    if core.tell_groups(port) && core.has_begun() {
-        let (core, told) = ops::wait_for_answer(core, Interest::Socket(id), move |core| {
-            (!core.elastic_threads[0].group_ports.contains(&port)).then_some(Ok(()))
-        });
-        drop(core);
-        told?;
-    }
-    Ok(())
-}
-
-/// `IP_MULTICAST_IF` and `IPV6_MULTICAST_IF`: Linux gets what is none of ours.
-pub fn set_interface(id: Id, level: i32, value: &[u8]) -> Outcome<()> {
-    let mut core = lock();
-    let at = match level {
+/// The interface that `IP_MULTICAST_IF` or `IPV6_MULTICAST_IF` names.
+pub fn interface(level: i32, value: &[u8]) -> Result<At, i32> {
+    Ok(match level {
         IPPROTO_IPV6 => of_number(word(value, 0)?),
         // `ip_mreqn`, `ip_mreq` or an address.
         _ => match (value.len(), word(value, 8)) {
@@ -372,38 +302,7 @@ pub fn set_interface(id: Id, level: i32, value: &[u8]) -> Outcome<()> {
             (8.., _) => of_address(v4(value, 4)?),
             _ => of_address(v4(value, 0)?),
         },
-    };
-    let ours = is_ours(&mut core, at);
-    let Core { sockets, interfaces, .. } = &mut *core;
-    let Some(socket) = sockets.get_mut(id) else { return Err(libc::EBADF.into()) };
-    let is_v6 = level == IPPROTO_IPV6;
-    let linuxs = match ours {
-        None => {
-            socket.options.of_mut(is_v6).sends_from = None;
-            return if socket.under == Under::Used { Err(Instead::Linux) } else { Ok(()) };
-        }
-        Some(ours) => !ours,
-    };
-    if linuxs {
-        socket.options.of_mut(is_v6).sends_from = None;
-        socket.options.of_mut(is_v6).sends_by_linux = matches!(socket.kind, Kind::Idle { .. });
-        return Err(Instead::Linux);
-    }
-    let from = match at {
-        At::Address(address) => Some(address),
-        At::Number(number) => interfaces.address_numbered(number, is_v6),
-        At::Any => None,
-    };
-    let its = socket.options.of_mut(is_v6);
-    (its.sends_from, its.sends_by_linux) = (from, false);
-    Ok(())
-}
-
-/// How a socket sends to groups of a family.
-pub fn sending(socket: &Socket, interfaces: &Interfaces, to: IpAddr) -> MulticastOption {
-    let own = socket.options.towards(to);
-    let device = own.sends_from.and_then(|from| interfaces.device_of(from));
-    MulticastOption { loops: own.multicast_loops, stays: own.multicast_hops == 0, device }
+    })
 }
 
 #[cfg(test)]

@@ -64,6 +64,7 @@ mod afloat;
 mod closing;
 mod elastic_thread;
 mod epoll_set;
+mod group_options;
 mod groups;
 mod handed;
 mod inherited;

@@ -22,7 +22,8 @@ pub enum Way {
     Nowhere,
 }
 
-/// Asks for the way to an address, from one of the same family if it is given. `None`: Linux could not be asked.
+/// Asks for the way to an address, from one of the same family if it is given. `None`: Linux could
+/// not be asked.
 pub fn ask(to: IpAddr, from: Option<IpAddr>) -> Option<Way> {
     let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
     // By system calls, because the C library's names are this library's.

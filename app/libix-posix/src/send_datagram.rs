@@ -1,14 +1,16 @@
 //! Sending a datagram of IX. Errors are errnos.
 use crate::error_queue::{ERRORS_MAX, ErrorEntry};
+use crate::interface::Interfaces;
 use crate::lock::Guard;
 use crate::mem::Gather;
 use crate::ops::{self, Outcome};
 use crate::options::{IpFields, MtuDiscovery, SendOptions};
 use crate::route::Whose;
 use crate::slab::Id;
-use crate::socket::Outgoing;
+use crate::socket::{Outgoing, Socket};
 use crate::state::Core;
-use crate::{family, groups, log, wait};
+use crate::{family, log, wait};
+use ix_abi::MulticastOption;
 use libix::raw::TxBuf;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -213,7 +215,7 @@ fn give_datagram(
     let to = datagram.to.or(socket.peer());
     let mut usual = to.map_or(IpFields::default(), |to| socket.options.towards(to.ip()).fields);
     let group = to.map(|to| to.ip()).filter(|to| routes.is_group(*to));
-    let to_group = group.map(|to| groups::sending(socket, interfaces, to));
+    let to_group = group.map(|to| sending(socket, interfaces, to));
     if let Some(to) = group.filter(|to| to.is_multicast()) {
         // One with 0 does not leave the host, which `to_group` says.
         usual.ttl = socket.options.towards(to).multicast_hops.max(1);
@@ -263,4 +265,11 @@ fn give_datagram(
     }
     core.mark_dirty(id);
     Some(Ok(len))
+}
+
+/// How a socket sends to groups of a family.
+fn sending(socket: &Socket, interfaces: &Interfaces, to: IpAddr) -> MulticastOption {
+    let own = socket.options.towards(to);
+    let device = own.sends_from.and_then(|from| interfaces.device_of(from));
+    MulticastOption { loops: own.multicast_loops, stays: own.multicast_hops == 0, device }
 }

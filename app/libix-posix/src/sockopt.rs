@@ -8,7 +8,7 @@ use crate::slab::Id;
 use crate::socket::{Kind, Socket, Under};
 use crate::state::Core;
 use crate::stream::Phase;
-use crate::{groups, log, real, unsupported};
+use crate::{group_options, groups, log, real, unsupported};
 use ix_abi::Congestion;
 use ix_abi::flow_info_flag;
 use libc::{
@@ -40,11 +40,11 @@ pub fn set(fd: RawFd, level: i32, name: i32, value: &[u8]) -> Outcome<()> {
     if socket.is_some_and(|socket| !socket.is_tcp() && !matches!(socket.kind, Kind::Linux)) {
         if groups::is_about(level, name) {
             drop(core);
-            return groups::set(fd, id, level, name, value);
+            return group_options::set(fd, id, level, name, value);
         }
         if groups::is_about_sending(level, name) {
             drop(core);
-            return groups::set_interface(id, level, value);
+            return group_options::set_interface(id, level, value);
         }
     }
     core.change_file_flags(id, |core| set_of(core, (fd, id), (level, name), value))

@@ -180,7 +180,7 @@ fn options() {
 fn wrong_arguments_have_their_error() {
     let decode = |op, args| Call::decode(&CallSlot { op, args, ..CallSlot::default() });
     for (op, args, error) in [
-        (34, [0; 6], CallError::NoSys),
+        (35, [0; 6], CallError::NoSys),
         (u32::MAX, [0; 6], CallError::NoSys),
         // LISTEN: port, backlog, and whether places are held.
         (1, [0, 0, 0x1_0000, 0, 0, 0], CallError::Invalid),

@@ -2,7 +2,6 @@
 //! scoreboard of RFC 6675 and the timestamps of RFC 8985 in one.
 use crate::cc::hystart::HyStart;
 use crate::pace::Pace;
-use crate::window_use::WindowUse;
 use ix_wire::Seq;
 use std::collections::VecDeque;
 
@@ -58,6 +57,19 @@ pub(crate) struct TxRecords {
     /// Used from the front. A record without octets is unused.
     inline: [TxRecord; INLINE],
     many: Option<Box<Many>>,
+}
+
+/// The use of the window by a flow that has many segments in flight.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WindowUse {
+    /// The window of data ends when this is acknowledged.
+    pub until: Seq,
+    /// Most bytes in flight in it.
+    pub most_bytes: u32,
+}
+
+impl WindowUse {
+    pub const NONE: WindowUse = WindowUse { until: Seq(0), most_bytes: 0 };
 }
 
 /// State of a flow that has had many segments in flight.

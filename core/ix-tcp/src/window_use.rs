@@ -7,21 +7,8 @@
 //! not used does not grow, and therefore CUBIC may reduce it as it is, and not what happens to be
 //! in flight when a loss is found (RFC 9438 section 4.6).
 use crate::output::RxBuf;
+use crate::records::WindowUse;
 use crate::tcb::{Flags, Tcb};
-use ix_wire::Seq;
-
-/// The use of the window by a flow that has many segments in flight.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct WindowUse {
-    /// The window of data ends when this is acknowledged.
-    until: Seq,
-    /// Most bytes in flight in it.
-    most_bytes: u32,
-}
-
-impl WindowUse {
-    pub const NONE: WindowUse = WindowUse { until: Seq(0), most_bytes: 0 };
-}
 
 impl<B: RxBuf> Tcb<B> {
     /// To be called when nothing more can be sent now. `is_limited`: because of the window.

@@ -121,15 +121,6 @@ impl IpAddr {
         }
     }
 
-    /// The Ethernet address of this group, or of an IPv4 broadcast.
-    pub fn group_mac(self) -> MacAddr {
-        match self.is_v6() {
-            true => crate::ipv6::group_mac(self),
-            false if self.is_multicast() => crate::ipv4::group_mac(self),
-            false => BROADCAST_MAC,
-        }
-    }
-
     /// True in 127.0.0.0/8 and for `::1`.
     #[inline]
     pub fn is_loopback(self) -> bool {

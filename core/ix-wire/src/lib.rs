@@ -26,6 +26,7 @@ pub mod ipv6;
 pub mod membership;
 pub mod mld;
 pub mod nd;
+mod packet;
 mod parse;
 pub mod ra;
 mod seq;
@@ -41,9 +42,11 @@ pub use drop_reason::DropReason;
 pub use frame::{FrameHeader, UsualTcp};
 pub use hash::{FLOW_GROUPS, FlowHash, Toeplitz, flow_group};
 pub use nd::{NdKind, NdPacket};
+pub use packet::{
+    ChecksumMode, IcmpPacket, IpMeta, Parsed, Payload, RxChecks, TcpPacket, UdpPacket,
+};
 pub use parse::{
-    ChecksumMode, Fragment, IcmpPacket, IpMeta, Parsed, Payload, RxChecks, TcpPacket, UdpPacket,
-    parse, parse_any, parse_copied, parse_first, parse_fragment, parse_into, parse_ip,
+    Fragment, parse, parse_any, parse_copied, parse_first, parse_fragment, parse_into, parse_ip,
     parse_problem, verify_rest,
 };
 pub use seq::Seq;

@@ -1,6 +1,6 @@
 //! What routers ask and hosts say of groups, the same in IGMP and in Multicast Listener Discovery
 //! (RFC 3376, RFC 3810).
-use crate::IpAddr;
+use crate::{BROADCAST_MAC, IpAddr, MacAddr, ipv4, ipv6};
 
 /// Most bytes of records in one report, so that it fits into a packet of any link.
 pub const BODY_BYTES_MAX: usize = 1152;
@@ -84,4 +84,14 @@ pub(crate) fn emit_records(
         count += 1;
     }
     (count, len)
+}
+
+/// The Ethernet address of a group, or of an IPv4 broadcast (RFC 1112 section 6.4, RFC 2464 section
+/// 7).
+pub fn group_mac(group: IpAddr) -> MacAddr {
+    match group.is_v6() {
+        true => ipv6::group_mac(group),
+        false if group.is_multicast() => ipv4::group_mac(group),
+        false => BROADCAST_MAC,
+    }
 }

@@ -1,15 +1,15 @@
 //! Parses the packet that nearly every one is, with all its fields at fixed places.
 use crate::frame::USUAL_HEADERS_BYTES;
+use crate::packet::{ChecksumMode, IpMeta, Parsed, Payload, RxChecks, TcpPacket};
 use crate::{
-    Checksum, ChecksumMode, FlowTuple, IpAddr, IpMeta, Parsed, Payload, RxChecks, Seq, TcpHeader,
-    TcpOptions, TcpPacket, be16, be32, ethernet, ipv4, tcp,
+    Checksum, FlowTuple, IpAddr, Seq, TcpHeader, TcpOptions, be16, be32, ethernet, ipv4, tcp,
 };
 
 /// Parses what nearly every packet is: IPv4 without options and not a fragment, TCP with a
 /// timestamp alone, whole in `frame`, and nothing wrong with it. All is at fixed places. Returns
 /// whose it is, so that nobody needs to read that from `into`: to load in one piece what was stored
-/// in several stalls the processor. `None`: `into` is as it was, and [`crate::parse_any`] says what it is or
-/// what is wrong.
+/// in several stalls the processor. `None`: `into` is as it was, and [`crate::parse_any`] says what
+/// it is or what is wrong.
 ///
 /// `head` is the front of `frame`, or a copy of it where the sender can still change the frame.
 #[inline(always)]

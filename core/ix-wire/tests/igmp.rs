@@ -3,7 +3,7 @@ use ix_wire::igmp::{
     ALL_HOSTS, ALL_IGMP_ROUTERS, ALL_ROUTERS, FRAME_BYTES_MAX, LEAVE_V2, PROTOCOL, REPORT,
     REPORT_V1, REPORT_V2, emit_older, emit_report, read_query,
 };
-use ix_wire::membership::{Query, Record, RecordKind};
+use ix_wire::membership::{Query, Record, RecordKind, group_mac};
 use ix_wire::{Checksum, DropReason, IpAddr, MacAddr, parse_ip};
 
 const IP_BYTES: usize = 24;
@@ -16,7 +16,7 @@ const SOURCES: [IpAddr; 2] = [IpAddr::v4([10, 0, 0, 8]), IpAddr::v4([10, 0, 0, 9
 
 /// A message from a router, with the option, one hop and right checksums.
 fn message(dst: IpAddr, message: &[u8]) -> Vec<u8> {
-    let mut frame = dst.group_mac().to_vec();
+    let mut frame = group_mac(dst).to_vec();
     frame.extend(MAC);
     frame.extend([8, 0, 0x46, 0xc0]);
     frame.extend(((IP_BYTES + message.len()) as u16).to_be_bytes());
@@ -115,7 +115,7 @@ fn earlier_versions_speak_to_the_group() {
         let len = emit_older(&mut frame, MAC, OURS, &record(kind), version);
         let sent = len.map(|len| {
             let (ip, _) = parse_ip(&frame[..len]).expect("a packet");
-            assert_eq!(frame[..6], ip.dst.group_mac());
+            assert_eq!(frame[..6], group_mac(ip.dst));
             assert_eq!(frame[42..46], [239, 129, 2, 3]);
             assert!(Checksum::of(&frame[38..len]).is_valid());
             (frame[38], ip.dst)

@@ -105,3 +105,16 @@ fn channels(f: &mut fmt::Formatter<'_>, name: &str, queues: usize) -> fmt::Resul
 }
 
 impl std::error::Error for OpenError {}
+
+/// What a call of BPF's failed by.
+pub(crate) fn bpf_error(what: &'static str, name: &str, error: std::io::Error) -> OpenError {
+    match error.raw_os_error() {
+        Some(libc::EPERM) => OpenError::Privilege {
+            what,
+            name: name.to_owned(),
+            needs: "CAP_BPF and CAP_NET_ADMIN outside of any user namespace",
+        },
+        Some(libc::E2BIG) => OpenError::TooManyFilters { action: what, name: name.to_owned() },
+        _ => OpenError::system(what, name, error),
+    }
+}

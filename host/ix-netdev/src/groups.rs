@@ -1,6 +1,7 @@
 //! The groups that neighbours ask for IPv6 addresses (RFC 4291 section 2.7.1), and those that
 //! sockets listen to, which a card and Linux have to hear for those to whom packets are passed.
 use ix_sys::socket;
+use ix_wire::membership::group_mac;
 use ix_wire::{IpAddr, ipv6};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -39,7 +40,7 @@ pub(crate) fn hear(
     if groups.is_empty() {
         return Ok(None);
     }
-    let macs: Vec<_> = groups.iter().map(|group| group.group_mac()).collect();
+    let macs: Vec<_> = groups.iter().map(|group| group_mac(*group)).collect();
     let v6: Vec<_> = groups.iter().filter(|group| group.is_v6()).map(|group| group.0).collect();
     let v4: Vec<_> = groups.iter().filter_map(|group| group.as_v4()).collect();
     let mut _linux = Vec::new();

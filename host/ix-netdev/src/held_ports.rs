@@ -3,9 +3,9 @@
 //! Behind each owned port stands a bound socket of Linux: so a port that Linux has already is
 //! refused, and nobody else gets one that IX has. The kernel closes the sockets whatever happens to
 //! this process, and removes the XDP program with its link: then Linux has the ports again.
-use crate::afxdp::Maps;
-use crate::keeper::{Kept, KeptProgram, OWNERS, TO_SOCKETS};
+use crate::keeper::{Kept, KeptProgram};
 use crate::listeners;
+use crate::xdp::{FRAGMENT_KEY, FRAGMENT_KEY_V6, Maps, OWNERS, PORTS, TO_SOCKETS};
 use ix_sys::bpf::{Map, MapKind, Memory};
 use ix_sys::limits::{self, Resource};
 use ix_sys::socket::{self, bind_inet, set_option};
@@ -18,12 +18,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Ports of one protocol.
-pub(crate) const PORTS: u32 = 1 << 16;
-/// Source, destination, and identification with protocol, bytes.
-pub(crate) const FRAGMENT_KEY: usize = 12;
-/// Source, destination and identification of IPv6, bytes.
-pub(crate) const FRAGMENT_KEY_V6: usize = 36;
 /// Packets whose later fragments are under way, at most.
 const FRAGMENTED: u32 = 4096;
 /// Linux's range of ports for connections of its own.

@@ -40,6 +40,7 @@ mod steering;
 mod tap;
 mod wanted_hops;
 mod watch;
+mod xdp;
 
 pub use device::{DeviceEvent, DeviceUpdate, OpenOptions, OpenedDevice, SharedMemory, open};
 pub use error::OpenError;

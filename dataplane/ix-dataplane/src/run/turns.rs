@@ -4,8 +4,8 @@
 //! a short slice, so that it runs soon after a packet has woken it. A thread of an unmodified
 //! program has the usual one, 14 times as long: after each turn the program is behind by as much,
 //! and the elastic thread gets the processor back from `sched_yield` until it has yielded 14 times
-//! and more. With memcached that was 16 µs of each 64. So an elastic thread that yields in vain takes
-//! the usual slice, for as long as its program takes turns with it.
+//! and more. With memcached that was 16 µs of each 64. So an elastic thread that yields in vain
+//! takes the usual slice, for as long as its program takes turns with it.
 
 /// Number of turns after which the slice is looked at.
 const LOOK_TURNS: u32 = 64;

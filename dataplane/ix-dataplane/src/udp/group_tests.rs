@@ -6,6 +6,7 @@ use ix_abi::{
     Call, CallError, DatagramNotes, Endpoint, Event, FlowOption, MulticastOption, SgArray, SgEntry,
     SourceList,
 };
+use ix_wire::membership::group_mac;
 use ix_wire::{Checksum, FrameHeader, IpAddr};
 
 const PORT: u16 = 4000;
@@ -59,7 +60,7 @@ impl Host {
 /// A datagram of the peer's.
 fn datagram(from: [u8; 4], to: [u8; 4], port: u16, payload: &[u8]) -> Vec<u8> {
     let dst = IpAddr::v4(to);
-    let to_group = FrameHeader { src: IpAddr::v4(from), dst, ttl: 3, ..link(dst.group_mac()) };
+    let to_group = FrameHeader { src: IpAddr::v4(from), dst, ttl: 3, ..link(group_mac(dst)) };
     let mut frame = vec![0; 42];
     to_group.emit_udp(&mut frame, 9, port, payload.len(), Checksum::of(payload));
     [&frame, payload].concat()
@@ -244,7 +245,7 @@ fn groups_of_ipv6_are_reported_and_heard() {
         (143, &[4, 0, 0, 0][..], &group.0[..])
     );
     let mut frame = vec![0; 62];
-    let to_group = FrameHeader { src: PEER_V6, dst: group, ..link(group.group_mac()) };
+    let to_group = FrameHeader { src: PEER_V6, dst: group, ..link(group_mac(group)) };
     to_group.emit_udp(&mut frame, 9, PORT, 2, Checksum::of(b"v6"));
     frame.extend(b"v6");
     assert_eq!(told(&host.hears(&frame)), [(5, b"v6".to_vec())]);

@@ -25,6 +25,7 @@ use ix_tcp::arp::Resolution;
 use ix_tcp::icmp::{ErrorMessage, IcmpError};
 use ix_tcp::ports::Looks;
 use ix_tcp::udp::{BindError, ToGroups, UdpSocket, UdpSocketId, UdpTable};
+use ix_wire::membership::group_mac;
 use ix_wire::{Checksum, FlowTuple, IpAddr, UdpPacket, ethernet, frame, ipv4, ipv6, udp};
 
 /// Gives a datagram that no packet queue has taken to the socket of its port.
@@ -302,7 +303,7 @@ fn send_datagram(
     let port = io.cx.shared.config.device_of(tuple.local, io.ports.len());
     let to = (tuple, Asker::Own);
     let resolution = match io.cx.is_group(tuple.remote) {
-        true => Resolution::Known(tuple.remote.group_mac()),
+        true => Resolution::Known(group_mac(tuple.remote)),
         false => io.resolve(to, port),
     };
     let eth_dst = match resolution {

@@ -4,20 +4,18 @@
 //! all others to the kernel. Each elastic thread has a queue pair; where the interface has more
 //! queues, they are dealt out ([`NicInfo::sockets_of`]). [`open`] loads and attaches the program
 //! and makes the sockets. The program is attached by a BPF link, so it goes when its owner dies.
-mod program;
 mod rss;
-mod shared_program;
 
 pub(crate) use rss::RssTable;
-pub(crate) use shared_program::{Maps, links as near, shared_program};
 
 use crate::asm::Insn;
 use crate::device::{OpenOptions, OpenedDevice};
-use crate::error::OpenError;
+use crate::error::{OpenError, bpf_error};
 use crate::groups::{Groups, hear};
 use crate::hardware::HardwareFilters;
 use crate::held_ports::HeldPorts;
 use crate::keeper::{KeptProgram, keeper_error};
+use crate::xdp::{near, program, shared_program};
 use ix_mem::ROOM_BYTES;
 use ix_nic::{NicInfo, NicKind, Steering, XdpBind, XdpMode};
 use ix_proto::keeper::Owned;
@@ -295,8 +293,8 @@ fn check_interface(
     Ok((ifindex, channels.rx))
 }
 
-/// The addresses whose groups of neighbours are ours alone: where they are Linux's as well, it is in
-/// these groups, and answers.
+/// The addresses whose groups of neighbours are ours alone: where they are Linux's as well, it is
+/// in these groups, and answers.
 fn alone(addresses: &[IpAddr], is_shared: bool) -> &[IpAddr] {
     if is_shared { &[] } else { addresses }
 }
@@ -390,18 +388,6 @@ fn make_socket(name: &str) -> Result<OwnedFd, OpenError> {
     let (level, bytes) = (libc::SOL_SOCKET, SEND_BUFFER_BYTES);
     let _ = socket::set_option(fd.as_fd(), level, libc::SO_SNDBUFFORCE, bytes);
     Ok(fd)
-}
-
-pub(crate) fn bpf_error(what: &'static str, name: &str, error: io::Error) -> OpenError {
-    match error.raw_os_error() {
-        Some(libc::EPERM) => OpenError::Privilege {
-            what,
-            name: name.to_owned(),
-            needs: "CAP_BPF and CAP_NET_ADMIN outside of any user namespace",
-        },
-        Some(libc::E2BIG) => OpenError::TooManyFilters { action: what, name: name.to_owned() },
-        _ => OpenError::system(what, name, error),
-    }
 }
 
 /// Drivers whose peer may be the Linux stack of the same machine.

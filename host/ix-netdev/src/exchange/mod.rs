@@ -11,7 +11,7 @@ mod programs;
 mod share;
 
 use crate::asm::Insn;
-use crate::error::OpenError;
+use crate::error::{OpenError, bpf_error};
 use crate::groups::{Groups, hear_all, hear_neighbours};
 use ix_sys::Interface;
 use ix_sys::bpf::{Map, MapKind, PROGRAM_XDP_FRAGS, Program, ProgramKind, Rows};
@@ -181,7 +181,7 @@ impl Exchange {
         let program = programs::receive(&[], &maps);
         let uplink = Hung::up(ifindex, &places, &program).map_err(|e| match e.raw_os_error() {
             Some(libc::EBUSY | libc::EEXIST) => OpenError::ProgramPresent { name: name.to_owned() },
-            _ => crate::afxdp::bpf_error("attach an XDP program to", name, e),
+            _ => bpf_error("attach an XDP program to", name, e),
         })?;
         let link_bits_per_s = interface.speed_bits_per_s();
         let name = name.to_owned();
@@ -233,7 +233,7 @@ impl Exchange {
         let insns = programs::transmit(&[], self.mac, self.ifindex, slot, &self.maps());
         // After the driver: there the kernel can redirect packets to any interface.
         let hung = Hung::up(ifindex, &[ATTACH_GENERIC], &insns)
-            .map_err(|e| crate::afxdp::bpf_error("attach an XDP program to", near, e))?;
+            .map_err(|e| bpf_error("attach an XDP program to", near, e))?;
         self.links.set(slot, ifindex).map_err(system("write a BPF map for"))?;
         let begin = self.books.get(slot).map_err(system("read a BPF map for"))?;
         let (filters, rates) = Default::default();
@@ -334,7 +334,7 @@ impl Exchange {
         let groups = groups.map_err(|e| OpenError::system("join IPv6 groups on", &self.name, e))?;
         self.uplink
             .replace(&programs::receive(&rules, &self.maps()))
-            .map_err(|e| crate::afxdp::bpf_error("change the receive filters of", &self.name, e))?;
+            .map_err(|e| bpf_error("change the receive filters of", &self.name, e))?;
         (self.rules, self.groups) = (rules, groups);
         Ok(())
     }
@@ -359,7 +359,7 @@ impl Exchange {
         let maps = Maps { links: &self.links, books: &self.books, limits: &self.limits };
         let Some(port) = self.ports.get_mut(near).filter(changed) else { return Ok(()) };
         let insns = programs::transmit(filters, self.mac, self.ifindex, port.slot, &maps);
-        let refused = |e| crate::afxdp::bpf_error("change the transmit filters of", near, e);
+        let refused = |e| bpf_error("change the transmit filters of", near, e);
         port.hung.replace(&insns).map_err(refused)?;
         port.filters = filters.to_vec();
         Ok(())

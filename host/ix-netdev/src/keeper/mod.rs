@@ -2,9 +2,10 @@
 //! run and holds the XDP program.
 //!
 //! An interface has one XDP program, and a queue one packet memory. So the first run has the
-//! queues, and each later one a link, a veth pair like those of `ix share`. The program knows for each port
-//! its owner, and for each owner where its packets go: to Linux, to the sockets, or into a link. If
-//! a run ends, for whatever reason, the keeper writes one word, and all of its ports are Linux's.
+//! queues, and each later one a link, a veth pair like those of `ix share`. The program knows for
+//! each port its owner, and for each owner where its packets go: to Linux, to the sockets, or into
+//! a link. If a run ends, for whatever reason, the keeper writes one word, and all of its ports are
+//! Linux's.
 //!
 //! The keeper is found by a socket in the abstract namespace, which belongs to the network
 //! namespace as the interface does, and goes with the process. It is started by the first run, and
@@ -23,12 +24,6 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Most owners of ports of one interface; 0 is Linux.
-pub(crate) const OWNERS: u32 = 64;
-/// Where the packets of an owner go: nowhere said, so to Linux; to the sockets; into its link.
-pub(crate) const TO_SOCKETS: u32 = 1;
-/// See [`TO_SOCKETS`].
-pub(crate) const TO_LINK: u32 = 2;
 /// Longest message: a few hundred addresses.
 const MESSAGE_MAX: usize = 32 << 10;
 /// Longest wait for an answer. To make a link takes tens of milliseconds, to attach a program to a

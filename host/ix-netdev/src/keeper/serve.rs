@@ -1,10 +1,11 @@
 //! The keeper's own process.
-use super::{MESSAGE_MAX, OWNERS, TO_LINK, TO_SOCKETS, is_one_of_us, path_of};
-use crate::afxdp::{Maps, near, shared_program};
+use super::{MESSAGE_MAX, is_one_of_us, path_of};
 use crate::exchange::Hung;
-use crate::held_ports::{FRAGMENT_KEY, FRAGMENT_KEY_V6, PORTS};
 use crate::link::VethEnd;
 use crate::namespace::Namespace;
+use crate::xdp::{
+    FRAGMENT_KEY, FRAGMENT_KEY_V6, Maps, OWNERS, PORTS, TO_LINK, TO_SOCKETS, near, shared_program,
+};
 use ix_proto::Codec;
 use ix_proto::keeper::{FromKeeper, MAPS, Owned, ToKeeper};
 use ix_sys::bpf::{self, Map, Memory, PROGRAM_XDP_FRAGS, Program, ProgramKind};
@@ -316,8 +317,8 @@ impl Keeper {
         self.exchange_program()
     }
 
-    /// The addresses that all runs share, and the groups that any has: an address of which Linux has
-    /// a port that a run has elsewhere is Linux's alone.
+    /// The addresses that all runs share, and the groups that any has: an address of which Linux
+    /// has a port that a run has elsewhere is Linux's alone.
     fn addresses(&self) -> (Vec<IpAddr>, Vec<IpAddr>) {
         let all = || self.runs.values().filter(|run| run.has_joined).map(|run| &run.addresses);
         let have_all = |own: &&IpAddr| !own.is_multicast() && all().all(|of| of.contains(own));

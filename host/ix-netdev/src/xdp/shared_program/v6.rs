@@ -8,7 +8,7 @@ use super::{
     remember, unless_owned,
 };
 use crate::asm::{Assembler, Label, Reg, Size};
-use crate::held_ports::FRAGMENT_KEY_V6;
+use crate::xdp::FRAGMENT_KEY_V6;
 use ix_vnic::{EXTENSIONS, EXTENSIONS_MAX, FRAGMENT};
 use ix_wire::IpAddr;
 
@@ -138,7 +138,7 @@ const _: () = assert!(IPV6_END == ETHERNET_END + 40);
 mod tests {
     use super::super::tests::{OURS, PASSES, Rig, ports};
     use super::*;
-    use crate::held_ports::PORTS;
+    use crate::xdp::PORTS;
 
     const OWN: &str = "2001:db8::2";
     const PEER: &str = "2001:db8::1";

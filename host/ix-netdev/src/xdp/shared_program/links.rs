@@ -155,7 +155,7 @@ fn near_v6(a: &mut Assembler, near: &Near<'_>, own: &[IpAddr], (send, drop): (La
 mod tests {
     use super::super::tests::ports;
     use super::*;
-    use crate::held_ports::PORTS;
+    use crate::xdp::PORTS;
     use ix_skip::{Need, skip};
     use ix_sys::bpf::{MapKind, Program, ProgramKind};
 

@@ -14,8 +14,8 @@ use super::program::{
     MD_RX_QUEUE, XDP_PASS, check_length, jump_if_ours,
 };
 use crate::asm::{Assembler, Insn, Label, Reg, Size};
-use crate::held_ports::{FRAGMENT_KEY, FRAGMENT_KEY_V6, PORTS};
-use crate::keeper::TO_SOCKETS;
+use crate::xdp::TO_SOCKETS;
+use crate::xdp::{FRAGMENT_KEY, FRAGMENT_KEY_V6, PORTS};
 use ix_sys::bpf::{HELPER_MAP_LOOKUP, HELPER_MAP_UPDATE, HELPER_REDIRECT_MAP, Map, Memory};
 use ix_wire::IpAddr;
 use std::os::fd::RawFd;
@@ -387,7 +387,8 @@ mod tests {
         assert_eq!(rig.judge(&tcp(OWN, 0, 80)), PASSES, "given back");
     }
 
-    /// What is sent to several hosts is ours if its port is, and if our sockets listen to the group.
+    /// What is sent to several hosts is ours if its port is, and if our sockets listen to the
+    /// group.
     #[test]
     fn datagrams_to_groups_and_to_all_are_ours_by_port() {
         let Some(rig) = Rig::new("datagrams_to_groups_and_to_all_are_ours_by_port") else { return };

@@ -6,40 +6,40 @@ use ix_vnic::{Field, Filter, Level};
 use ix_wire::IpAddr;
 
 // Offsets in `struct xdp_md`.
-pub(super) const MD_DATA: i16 = 0;
-pub(super) const MD_DATA_END: i16 = 4;
-pub(super) const MD_RX_QUEUE: i16 = 16;
+pub(crate) const MD_DATA: i16 = 0;
+pub(crate) const MD_DATA_END: i16 = 4;
+pub(crate) const MD_RX_QUEUE: i16 = 16;
 
-pub(super) const IPV4: u16 = 0x0800;
+pub(crate) const IPV4: u16 = 0x0800;
 const ARP: u16 = 0x0806;
-pub(super) const IPV6: u16 = 0x86dd;
+pub(crate) const IPV6: u16 = 0x86dd;
 /// These are not taken by filters of EtherTypes: IPv6, whose filters are asked for our addresses
 /// only, and VLANs, which are separate links in Linux.
 const LINUX_FRAMES: [u16; 3] = [IPV6, 0x8100, 0x88a8];
 
 /// Verdict of an XDP program: pass to the kernel's stack.
-pub(super) const XDP_PASS: i32 = 2;
+pub(crate) const XDP_PASS: i32 = 2;
 
 // Offsets in the frame.
-pub(super) const ETHERTYPE: i16 = 12;
-pub(super) const IPV4_DESTINATION: i16 = 14 + 16;
+pub(crate) const ETHERTYPE: i16 = 12;
+pub(crate) const IPV4_DESTINATION: i16 = 14 + 16;
 const ARP_FORMATS: i16 = 14;
 const ARP_LENGTHS: i16 = 14 + 4;
 const ARP_SENDER: i16 = 14 + 14;
 const ARP_TARGET: i16 = 14 + 24;
-pub(super) const ETHERNET_END: i32 = 14;
-pub(super) const IPV4_END: i32 = 14 + 20;
+pub(crate) const ETHERNET_END: i32 = 14;
+pub(crate) const IPV4_END: i32 = 14 + 20;
 const ARP_END: i32 = 14 + 28;
-pub(super) const IPV4_PROTOCOL: i16 = 14 + 9;
-pub(super) const IPV6_NEXT_HEADER: i16 = 14 + 6;
-pub(super) const IPV6_DESTINATION: i16 = 14 + 24;
-pub(super) const IPV6_END: i32 = 14 + 40;
+pub(crate) const IPV4_PROTOCOL: i16 = 14 + 9;
+pub(crate) const IPV6_NEXT_HEADER: i16 = 14 + 6;
+pub(crate) const IPV6_DESTINATION: i16 = 14 + 24;
+pub(crate) const IPV6_END: i32 = 14 + 40;
 const ND_TYPE: i16 = 14 + 40;
 const ND_TARGET: i16 = 14 + 40 + 8;
 const ND_END: i32 = 14 + 40 + 24;
 
 const UDP: u32 = 17;
-pub(super) const ICMPV6: u32 = 58;
+pub(crate) const ICMPV6: u32 = 58;
 /// Neighbour Solicitation and Advertisement.
 const ND_TYPES: [u32; 2] = [135, 136];
 
@@ -186,7 +186,7 @@ fn redirect_v6(
 }
 
 /// Jumps to `ours` if one of the addresses is at an offset of the frame.
-pub(super) fn jump_if_ours_v6(
+pub(crate) fn jump_if_ours_v6(
     a: &mut Assembler,
     (data, field): (Reg, Reg),
     at: i16,
@@ -210,13 +210,13 @@ fn names_ethertype(filter: &Filter) -> bool {
     filter.level() == Level::Ethernet && filter.field(Field::EtherType).is_some()
 }
 
-pub(super) fn check_length(a: &mut Assembler, data: Reg, end: Reg, bytes: i32, too_short: Label) {
+pub(crate) fn check_length(a: &mut Assembler, data: Reg, end: Reg, bytes: i32, too_short: Label) {
     a.mov(Reg::R2, data);
     a.add_imm(Reg::R2, bytes);
     a.jump_gt(Reg::R2, end, too_short);
 }
 
-pub(super) fn jump_if_ours(a: &mut Assembler, field: Reg, addresses: &[IpAddr], ours: Label) {
+pub(crate) fn jump_if_ours(a: &mut Assembler, field: Reg, addresses: &[IpAddr], ours: Label) {
     for address in addresses.iter().filter_map(|ip| ip.as_v4()) {
         a.jump_eq32(field, u32::from_ne_bytes(address), ours);
     }
