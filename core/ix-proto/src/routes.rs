@@ -132,8 +132,13 @@ impl HostNetwork {
         let hop = route.hop(remote)?;
         let named = route.source.filter(|source| self.has(*source));
         let own = named.or_else(|| match remote.is_v6() {
-            // Those that Linux prefers stand first.
-            true => best_source(remote, self.addresses.iter().map(|(own, _)| (*own, true))),
+            // Those that Linux prefers stand first. The link's own is for the link alone.
+            true => {
+                let of_link = remote.is_link_local_v6();
+                let all = self.addresses.iter().map(|(own, _)| *own);
+                let suits = all.filter(|own| own.is_link_local_v6() == of_link);
+                best_source(remote, suits.map(|own| (own, true)))
+            }
             false => self.source_v4(hop),
         })?;
         Some((own, hop))

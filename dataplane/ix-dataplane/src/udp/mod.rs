@@ -45,7 +45,10 @@ pub(crate) fn receive(
         let shared = io.cx.shared.clone();
         let bytes = mbuf.bytes(&shared.memory);
         let frame = &bytes[..bytes.len().min(ErrorMessage::FRAME_BYTES_MAX)];
-        if let Some(message) = ErrorMessage::port_unreachable(packet) {
+        // Nor if a datagram to all hosts comes in a frame to us alone.
+        if !io.cx.is_group(tuple.local)
+            && let Some(message) = ErrorMessage::port_unreachable(packet)
+        {
             io.send_icmp_error(work.port, &message, frame);
         }
         batch.give_back(&mut io.cx.rx_pool, work, mbuf);
