@@ -77,13 +77,6 @@ pub fn settle(devices: &[String], config: &mut Config) -> Result<()> {
     Ok(())
 }
 
-/// Starts the process that holds the interface's XDP program. It outlives this one, says nothing,
-/// and ends with the last run, or at once if there is another.
-fn start_keeper(interface: &str) -> std::io::Result<()> {
-    // A run ends all of its children: the keeper is the child of one that has ended.
-    keeper(&["keeper", interface]).status().map(drop)
-}
-
 /// The keeper's process, or with `away` unset the one that starts it.
 pub fn keep(interface: &str, away: bool) -> std::io::Result<()> {
     match away {
@@ -123,17 +116,7 @@ impl Sharing {
         let all = here.usable_addresses(index).map_err(asked)?;
         let addresses: Vec<net::IpAddr> = all.into_iter().map(|(own, _)| own).collect();
         let listed: Vec<_> = addresses.iter().map(net::IpAddr::to_string).collect();
-        let threads = config.cpus.len() as u32;
-        let start = || start_keeper(interface);
-        let own = (addresses.clone(), index);
-        let ports = match HeldPorts::join(own, user, (interface, threads), start) {
-            // Where BPF is not allowed the reason is the same.
-            Err(e) if e.errno() != libc::EPERM => {
-                eprintln!("ix: no other run can share {interface} beside this one: {e}");
-                HeldPorts::new(addresses, index, user).map_err(asked)?
-            }
-            joined => joined.map_err(asked)?,
-        };
+        let ports = HeldPorts::new(addresses, index, user).map_err(asked)?;
         let mut seed = [0; 8];
         random::fill(&mut seed).map_err(|why| Problem::new("cannot draw random keys", why))?;
         let block = ports.hold_block(OUTGOING_PORTS, u64::from_le_bytes(seed)).map_err(|e| {

@@ -109,7 +109,9 @@ impl Devices {
         let addresses = shared.addresses();
         let sharing = |device: &&mut Device| matches!(device.opened.info.kind, NicKind::Afxdp(_));
         let device = self.all.iter_mut().find(sharing)?;
-        device.opened.set_addresses(addresses).err().map(|e| e.to_string())
+        let set = device.opened.set_addresses(addresses);
+        shared.say_new();
+        set.err().map(|e| e.to_string())
     }
 
     /// Handles a change of a link of the host; returns a line for the user if the link is one of

@@ -35,6 +35,8 @@ pub struct SharedAddress {
     said_too_many_addresses: bool,
     /// Addresses of which the user knows that they stay Linux's alone.
     said_alone: Vec<net::IpAddr>,
+    /// New addresses that nobody was told of.
+    new: Vec<net::IpAddr>,
     /// Lines about ports that Linux keeps from IX.
     refusals_told: u32,
 }
@@ -51,6 +53,7 @@ impl SharedAddress {
             said_too_many: false,
             said_too_many_addresses: false,
             said_alone,
+            new: Vec::new(),
             refusals_told: 0,
         };
         let network = shared.net.network().clone();
@@ -99,6 +102,13 @@ impl SharedAddress {
         self.ports.addresses() != before
     }
 
+    /// Says which addresses are new: packets to them come to IX now.
+    pub fn say_new(&mut self) {
+        for new in self.new.drain(..) {
+            say!("shares {new} with Linux on {} now", self.name);
+        }
+    }
+
     /// Takes over what Linux knows of the network now.
     fn follow(&mut self, network: &Network) {
         let before = self.ports.addresses();
@@ -113,9 +123,7 @@ impl SharedAddress {
                  back, and end as Linux's do"
             );
         }
-        for new in shared.iter().filter(|own| !before.contains(own)) {
-            say!("shares {new} with Linux on {name} now");
-        }
+        self.new.extend(shared.iter().filter(|own| !before.contains(own)));
         let is_alone = |address: &net::IpAddr| conflicts.iter().any(|one| one.address == *address);
         self.said_alone.retain(is_alone);
         for Conflict { address, transport, port, errno } in conflicts {

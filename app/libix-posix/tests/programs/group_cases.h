@@ -248,7 +248,7 @@ static void broadcasts(void)
     int fds[3] = {shared_udp("0.0.0.0", 7793), shared_udp(own_ip, 7793), -1}, one = 1;
     int port = tell("udp 7793");
     struct inet to = address(own_ip, port);
-    to.sin_addr.s_addr |= htonl(0xff);
+    to.sin_addr.s_addr |= htonl(0xffff);
     SAY(sendto(fds[0], "all", 3, 0, (struct sockaddr *)&to, sizeof to));
     SAY(connect(fds[0], (struct sockaddr *)&to, sizeof to));
     SAY(setsockopt(fds[0], SOL_SOCKET, SO_BROADCAST, &one, sizeof one));

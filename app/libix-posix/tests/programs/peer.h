@@ -472,7 +472,7 @@ static int serve(int port, int many)
             snprintf(group, sizeof group, IS_V6 ? "ff02::%lx" : "224.1.1.%ld", (long)number);
             to = address_of(family, group, ntohs(subject.sin_port));
             if (!IS_V6 && number == 255)
-                to.sin_addr.s_addr = own.sin_addr.s_addr | htonl(0xff);
+                to.sin_addr.s_addr = own.sin_addr.s_addr | htonl(0xffff);
             if (IS_V6) {
                 int index = interface_of(&own);
                 struct ipv6_mreq request = {to.sin6_addr, index};

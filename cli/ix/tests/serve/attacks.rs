@@ -83,6 +83,11 @@ fn malformed(macs: Macs) -> Vec<(&'static str, bool, Vec<u8>)> {
     for source in [[127, 0, 0, 1], [224, 0, 0, 1], [255; 4], [0; 4]] {
         ip("ip_martian_source", &|f| f[ETHERNET + 12..ETHERNET + 16].copy_from_slice(&source));
     }
+    // A question about groups without the sum that it needs.
+    ip("igmp_invalid", &|f| {
+        f[ETHERNET + 9] = 2;
+        f[L4..L4 + 4].copy_from_slice(&[0x11, 0, 0, 0]);
+    });
     ip("tcp_truncated", &|f| {
         f.truncate(L4 + 19);
         f[ETHERNET + 2..ETHERNET + 4].copy_from_slice(&[0, 39]);
