@@ -111,8 +111,9 @@ pub struct Attached {
     last_join: Option<Instant>,
 }
 
-/// Most attachments that are prepared.
-const PREPARED_MAX: usize = 4;
+/// Most attachments that are prepared. None: what a living process leaves that lets go of a prepared
+/// one is not given back yet.
+const PREPARED_MAX: usize = 0;
 /// So many numbers stay free.
 const NUMBERS_LEFT: usize = 8;
 /// A process that attaches within this time after another one is followed by more.

@@ -492,6 +492,7 @@ static int serve(int port, int many)
                 subject = to;
         } else if (!strcmp(word, "uclose")) {
             answer = close(u);
+            u = -1;
         } else {
             answer = -EINVAL;
         }
