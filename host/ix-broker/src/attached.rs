@@ -111,9 +111,9 @@ pub struct Attached {
     last_join: Option<Instant>,
 }
 
-/// Most attachments that are prepared. None: what a living process leaves that lets go of a prepared
-/// one is not given back yet.
-const PREPARED_MAX: usize = 0;
+/// Attachments that are prepared. None: what a living process leaves that lets go of a prepared one
+/// is not given back yet.
+const PREPARED: usize = 0;
 /// So many numbers stay free.
 const NUMBERS_LEFT: usize = 8;
 /// A process that attaches within this time after another one is followed by more.
@@ -330,7 +330,7 @@ impl Attached {
     /// prepared.
     pub fn join(&mut self, child: &Child, process: Arc<Process>, asker: u64) -> io::Result<()> {
         let follows = self.last_join.is_some_and(|last| last.elapsed() < SOON);
-        self.wanted = if follows { (self.wanted + 1).min(PREPARED_MAX) } else { 0 };
+        self.wanted = if follows { PREPARED } else { 0 };
         self.last_join = Some(Instant::now());
         let legacy = self.legacy(&process)?;
         if legacy.is_none()
