@@ -164,6 +164,7 @@ fn three_runs_share_an_interface_and_one_is_killed_again_and_again() {
 
 /// What the host itself says to one of two runs, and one run to the other's port.
 #[test]
+#[ignore = "`ix run` does not join a keeper yet"]
 fn runs_hear_the_host_itself_and_each_other() {
     let test = "runs_hear_the_host_itself_and_each_other";
     if !std::path::Path::new(PYTHON).exists() {
