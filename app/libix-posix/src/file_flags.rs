@@ -7,7 +7,7 @@ use crate::slab::Id;
 use crate::socket::{Kind, Socket};
 use crate::state::Core;
 
-/// The word has flags; without this bit nobody has noted any.
+/// A process has noted flags in the word. Without this bit no process has.
 const IS_SET: u32 = 1 << 0;
 const NONBLOCKING: u32 = 1 << 1;
 const NO_DELAY: u32 = 1 << 2;

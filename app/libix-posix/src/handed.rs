@@ -16,8 +16,8 @@ use std::net::SocketAddr;
 
 /// In the number that goes with a connection: it is one that several processes have.
 const HANDED: u64 = 1 << 62;
-/// Time between looks at whether another process uses a connection, µs: whoever does says so by way
-/// of the dataplane (`NUDGE`), unless the owner was not known to it yet.
+/// Time between looks at whether another process uses a connection, µs. That process tells the
+/// owner by way of the dataplane (`NUDGE`), unless it does not know the owner yet.
 const LOOKS_US: u64 = 5_000;
 /// The same when nobody has said anything for [`NEW_US`].
 const SELDOM_US: u64 = 50_000;

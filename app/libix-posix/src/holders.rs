@@ -540,14 +540,14 @@ pub fn ends(at: u32, errno: i32) {
     }
 }
 
-/// A process has taken the errno of a connection that has ended: nobody else gets it. Returns what
-/// is left of it.
+/// A process takes the errno of a connection that has ended, so that no other process gets it.
+/// Returns the errno, or 0 if another process has taken it before.
 pub fn take_end(at: u32, errno: i32) -> i32 {
     let Some(one) = connection(at) else { return errno };
     let (said, taken) = (errno as u32 + 1, 1);
     let (acquire, relaxed) = (Ordering::AcqRel, Ordering::Relaxed);
     match one.ended.compare_exchange(said, taken, acquire, relaxed) {
-        // Nobody was told yet: it is said without the errno.
+        // No process was told before: the others will be told of the end without its errno.
         Ok(_) | Err(0) => errno,
         Err(_) => 0,
     }

@@ -8,10 +8,10 @@ use std::os::fd::RawFd;
 
 static PAGE: AtomicPtr<OwnSite> = AtomicPtr::new(null_mut());
 
-/// Its descriptor, for programs that this process executes; negative: there is none.
+/// Its descriptor, which executed programs inherit. A negative number: there is none.
 static FILE: AtomicI32 = AtomicI32::new(-1);
 
-/// The descriptor; negative: there is none.
+/// Returns the descriptor, or a negative number if there is none.
 pub fn file() -> RawFd {
     FILE.load(Ordering::Relaxed)
 }

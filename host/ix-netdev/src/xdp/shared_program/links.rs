@@ -2,9 +2,10 @@
 //! near end: what the run's own ports send leaves by the interface, all else is dropped, so the
 //! dataplane at the far end need not be trusted. At the far end everything is the run's.
 use super::super::program::{
-    ETHERTYPE, IPV4, IPV4_END, IPV6, IPV6_END, IPV6_NEXT_HEADER, MD_DATA, MD_DATA_END, MD_RX_QUEUE,
-    check_length, jump_if_ours, jump_if_ours_v6,
+    ETHERTYPE, ICMPV6, IPV4, IPV4_END, IPV6, IPV6_END, IPV6_NEXT_HEADER, MD_DATA, MD_DATA_END,
+    MD_RX_QUEUE, check_length, jump_if_ours, jump_if_ours_v6,
 };
+use super::v6::{EXTENSION_END, INFORMATIONAL, SOURCE as SOURCE_V6};
 use super::{
     BITS, BODY, CTX, DATA, END, FIELD, FRAGMENT, ICMP, ICMP_ERRORS, PORTS_END, PROTOCOL, SOURCE,
     XDP_DROP, body, half, owner_of,
@@ -15,13 +16,6 @@ use ix_wire::{IpAddr, MacAddr};
 
 // Offsets in the frame.
 const ETHERNET_SOURCE: i16 = 6;
-const SOURCE_V6: i16 = 14 + 8;
-const BEHIND_V6: i16 = 14 + 40;
-const ICMPV6: u32 = 58;
-const FRAGMENT_V6: u32 = 44;
-const FRAGMENT_V6_BYTES: i32 = 8;
-/// Types of ICMPv6 from this one on are no errors.
-const INFORMATIONAL: i32 = 128;
 /// Where a packet comes from, behind the IP header.
 const SOURCE_PORT: i16 = 0;
 
@@ -107,10 +101,7 @@ fn near_v4(a: &mut Assembler, near: &Near<'_>, (send, drop): (Label, Label)) {
     a.jump(send);
     a.place(first);
     a.jump_eq32(FIELD, ICMP, icmp);
-    check_length(a, BODY, END, PORTS_END, drop);
-    owner_of(a, near.owned, SOURCE_PORT, drop);
-    a.jump_eq32(FIELD, near.owner, send);
-    a.jump(drop);
+    send_if_owned(a, near, (send, drop));
     a.place(icmp);
     check_length(a, BODY, END, PORTS_END, drop);
     a.load(Size::Byte, FIELD, BODY, 0);
@@ -125,29 +116,34 @@ fn near_v6(a: &mut Assembler, near: &Near<'_>, own: &[IpAddr], (send, drop): (La
     a.jump(drop);
     a.place(ours);
     a.mov(BODY, DATA);
-    a.add_imm(BODY, i32::from(BEHIND_V6));
+    a.add_imm(BODY, IPV6_END);
     a.load(Size::Byte, FIELD, DATA, IPV6_NEXT_HEADER);
-    a.jump_ne32(FIELD, FRAGMENT_V6, whole);
-    check_length(a, BODY, END, FRAGMENT_V6_BYTES, drop);
+    a.jump_ne32(FIELD, u32::from(ix_vnic::FRAGMENT), whole);
+    check_length(a, BODY, END, EXTENSION_END, drop);
     half(a, BITS, BODY, 2);
     a.and_imm(BITS, 0xfff8);
     a.jump_zero(BITS, first);
     a.jump(send);
     a.place(first);
     a.load(Size::Byte, FIELD, BODY, 0);
-    a.add_imm(BODY, FRAGMENT_V6_BYTES);
+    a.add_imm(BODY, EXTENSION_END);
     a.place(whole);
     a.jump_eq32(FIELD, ICMPV6, icmp);
-    check_length(a, BODY, END, PORTS_END, drop);
-    owner_of(a, near.owned, SOURCE_PORT, drop);
-    a.jump_eq32(FIELD, near.owner, send);
-    a.jump(drop);
+    send_if_owned(a, near, (send, drop));
     // Errors only: neighbours are Linux's.
     a.place(icmp);
     check_length(a, BODY, END, PORTS_END, drop);
     a.load(Size::Byte, FIELD, BODY, 0);
     a.mov_imm(BITS, INFORMATIONAL);
     a.jump_lt(FIELD, BITS, send);
+    a.jump(drop);
+}
+
+/// Sends what comes from a port of the run, and drops all else.
+fn send_if_owned(a: &mut Assembler, near: &Near<'_>, (send, drop): (Label, Label)) {
+    check_length(a, BODY, END, PORTS_END, drop);
+    owner_of(a, near.owned, SOURCE_PORT, drop);
+    a.jump_eq32(FIELD, near.owner, send);
     a.jump(drop);
 }
 

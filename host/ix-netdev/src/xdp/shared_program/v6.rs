@@ -13,9 +13,9 @@ use ix_vnic::{EXTENSIONS, EXTENSIONS_MAX, FRAGMENT};
 use ix_wire::IpAddr;
 
 // Offsets in the frame.
-const SOURCE: i16 = 14 + 8;
+pub(super) const SOURCE: i16 = 14 + 8;
 /// An extension header is at least so long, bytes.
-const EXTENSION_END: i32 = 8;
+pub(super) const EXTENSION_END: i32 = 8;
 // Offsets in a fragment header.
 const FRAGMENT_OFFSET: i16 = 2;
 const IDENTIFICATION: i16 = 4;
@@ -26,7 +26,7 @@ const QUOTED_SOURCE: i16 = QUOTED + 8;
 const QUOTED_PORT: i16 = QUOTED + 40;
 const QUOTED_END: i32 = 8 + 40 + 4;
 /// Types of ICMPv6 from this one on are no errors (RFC 4443 section 2.1).
-const INFORMATIONAL: i32 = 128;
+pub(super) const INFORMATIONAL: i32 = 128;
 
 // On the stack, below what IPv4 has.
 const PACKET: i16 = -64;
