@@ -29,7 +29,7 @@ pub unsafe extern "C" fn ix_connections(loop_: *mut ix_loop) -> usize {
 }
 
 /// Sets the most bytes that a connection may hold, unsent and unacknowledged together (default: 1
-/// MB).
+/// MiB, and up to 16 MiB on a path that holds as much).
 ///
 /// # Safety
 /// `loop_` is null or a loop of this thread that was not freed.

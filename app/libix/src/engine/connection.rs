@@ -1,5 +1,6 @@
 //! One connection: its flow, and what the user attached to it.
 use super::flow::{Ending, Flow};
+use super::send::SendLimit;
 use crate::raw::{TxArena, TxBuf, TxShared};
 use crate::turns::Turns;
 use ix_abi::{Cookie, Handle};
@@ -97,6 +98,12 @@ impl<S> Connection<S> {
     #[inline]
     pub fn held_bytes(&self) -> u64 {
         self.flow.send.len()
+    }
+
+    /// Whether so much of what it may hold is free that a user who waits should write again.
+    #[inline]
+    pub(crate) fn has_room(&self, limit: SendLimit, tx: &TxArena) -> bool {
+        self.flow.send.len() <= limit.bytes(&self.flow.send, tx) / 2
     }
 
     /// Copies the front of `data` behind what is to be sent, and returns for how many bytes

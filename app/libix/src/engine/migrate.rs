@@ -5,7 +5,7 @@
 //! what was received and not given back. Nothing of it is in a call by then but what the array
 //! already had. On the new thread `MIGRATED` (`ARRIVED`) brings them in under new cookies.
 use super::groups::Groups;
-use super::{Connection, Engine, FETCH_AHEAD, Pending, User};
+use super::{Connection, Engine, FETCH_AHEAD, Pending, SendLimit, User};
 use crate::error::{Dead, Error};
 use crate::raw::Event;
 use crate::raw::call::{self, Batched};
@@ -93,7 +93,11 @@ impl<U: User> Engine<U> {
     /// Takes the connections of a parcel in, each under a new cookie, of which the dataplane hears.
     /// Those with room for bytes that were refused on the old thread, `send_limit` being the most
     /// that a connection holds, starve here.
-    pub(crate) fn unpack(&mut self, parcel: Parcel<U::Connection>, send_limit: u64) -> Vec<Cookie> {
+    pub(crate) fn unpack(
+        &mut self,
+        parcel: Parcel<U::Connection>,
+        send_limit: SendLimit,
+    ) -> Vec<Cookie> {
         let Parcel { group, connections, calls } = parcel;
         let moved = connections.into_iter().map(|moved| self.unpack_one(group, moved, send_limit));
         let cookies = moved.collect();
@@ -101,12 +105,17 @@ impl<U: User> Engine<U> {
         cookies
     }
 
-    fn unpack_one(&mut self, group: u32, moved: Moved<U::Connection>, send_limit: u64) -> Cookie {
+    fn unpack_one(
+        &mut self,
+        group: u32,
+        moved: Moved<U::Connection>,
+        send_limit: SendLimit,
+    ) -> Cookie {
         let Moved { cookie: old, mut connection } = moved;
         connection.dirty = false;
         let handle = connection.flow.handle;
         // Transmit memory may have been missing there: no event says that there is some here.
-        let starves = connection.wants_room && connection.flow.send.len() <= send_limit / 2;
+        let starves = connection.wants_room && connection.has_room(send_limit, self.tx());
         let cookie = self.connections.insert(connection);
         if starves {
             self.starved.push(cookie);

@@ -78,6 +78,7 @@ use groups::Groups;
 use ix_abi::{Cookie, FlowOption, Handle, SgEntry, group_of};
 pub use memory::Memory;
 pub(crate) use migrate::Parcel;
+pub(crate) use send::SendLimit;
 pub use send::{Lease, Release, SendQueue};
 use std::collections::HashMap;
 use std::net::SocketAddr;

@@ -7,6 +7,45 @@ use std::ops::Range;
 /// With less free transmit memory than this, a block is no larger than what is written to it.
 const AMPLE_BYTES: u64 = 1 << 20;
 
+/// Most bytes that a connection may hold when it begins, unsent and unacknowledged together.
+const SEND_LIMIT_BYTES: u64 = 1 << 20;
+/// The same of one whose path holds more, while there is ample transmit memory.
+const SEND_LIMIT_MAX_BYTES: u64 = 16 << 20;
+/// A connection holds more than [`SEND_LIMIT_BYTES`] while this part of the memory is free.
+const AMPLE_PART: u64 = 4;
+
+/// Most bytes that a connection may hold, unsent and unacknowledged together.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) enum SendLimit {
+    /// Grows to twice of what the path has held, so that the window always finds the next bytes
+    /// (Linux's autotuning of `SO_SNDBUF`). It shrinks only when memory is short.
+    #[default]
+    Auto,
+    /// Bytes that the application has set.
+    Set(u64),
+}
+
+impl SendLimit {
+    /// The limit of the connection with this queue.
+    #[inline]
+    pub fn bytes(self, queue: &SendQueue, tx: &TxArena) -> u64 {
+        match self {
+            SendLimit::Set(bytes) => bytes,
+            SendLimit::Auto if queue.most_taken_bytes <= SEND_LIMIT_BYTES / 2 => SEND_LIMIT_BYTES,
+            SendLimit::Auto => grown(queue.most_taken_bytes, tx.free_bytes(), tx.all_bytes()),
+        }
+    }
+}
+
+/// What a connection may hold that has had `most_taken_bytes` on its way, with so much of all
+/// transmit memory free.
+fn grown(most_taken_bytes: u64, free_bytes: u64, all_bytes: u64) -> u64 {
+    match free_bytes < all_bytes / AMPLE_PART {
+        true => SEND_LIMIT_BYTES,
+        false => (2 * most_taken_bytes).clamp(SEND_LIMIT_BYTES, SEND_LIMIT_MAX_BYTES),
+    }
+}
+
 /// The owner of memory that was lent to be sent hears here when it may change again.
 pub trait Release: Sync {
     /// The lease with this token has ended: all was acknowledged, or the connection is gone.
@@ -53,6 +92,8 @@ pub struct SendQueue {
     pieces: Fifo<Piece>,
     front_acked: u64,
     taken_bytes: u64,
+    /// The most of them so far.
+    most_taken_bytes: u64,
     unsent_bytes: u64,
     /// Where unsent bytes begin: a piece and an offset in it.
     next_piece: usize,
@@ -172,6 +213,7 @@ impl SendQueue {
         let bytes = bytes.min(self.unsent_bytes);
         self.unsent_bytes -= bytes;
         self.taken_bytes += bytes;
+        self.most_taken_bytes = self.most_taken_bytes.max(self.taken_bytes);
         self.next_offset += bytes;
         while let Some(piece) = self.pieces.get(self.next_piece) {
             if self.next_offset < piece.len || self.next_piece + 1 == self.pieces.len() {
@@ -207,5 +249,31 @@ impl SendQueue {
             }
         }
         received
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_that_holds_much_gets_twice_as_much_unless_memory_is_short() {
+        const MIB: u64 = 1 << 20;
+        assert_eq!(grown(MIB / 4, 8 * MIB, 8 * MIB), MIB);
+        assert_eq!(grown(3 * MIB, 2 * MIB, 8 * MIB), 6 * MIB);
+        assert_eq!(grown(3 * MIB, 2 * MIB - 1, 8 * MIB), MIB);
+        assert_eq!(grown(100 * MIB, 8 * MIB, 8 * MIB), 16 * MIB);
+    }
+
+    #[test]
+    fn the_limit_follows_the_most_that_was_on_its_way() {
+        let (mut queue, tx) = (SendQueue::default(), TxArena::default());
+        let limit = |queue: &SendQueue, limit: SendLimit| limit.bytes(queue, &tx);
+        assert_eq!(limit(&queue, SendLimit::Auto), SEND_LIMIT_BYTES);
+        queue.push(4096, 3 << 20, Source::Received);
+        queue.taken(3 << 20);
+        queue.acked(3 << 20);
+        assert_eq!(limit(&queue, SendLimit::Auto), 6 << 20);
+        assert_eq!(limit(&queue, SendLimit::Set(5000)), 5000);
     }
 }

@@ -108,7 +108,8 @@ impl<'a, S> Conn<'a, S> {
         if !connection.can_send() {
             return 0;
         }
-        self.io.send_limit.saturating_sub(connection.flow.send.len())
+        let queue = &connection.flow.send;
+        self.io.send_limit.bytes(queue, self.io.tx()).saturating_sub(queue.len())
     }
 
     /// Bytes given to send that the window has not taken yet.

@@ -2,15 +2,12 @@
 use super::Conn;
 use super::packets::Packets;
 use super::team::Team;
-use crate::engine::{Connection, Ending, Engine, Table, User};
+use crate::engine::{Connection, Ending, Engine, SendLimit, Table, User};
 use crate::error::Error;
 use crate::raw::{Thread, TxArena, Wait, call};
 use std::marker::PhantomData;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::AtomicU64;
-
-/// Default for the bytes that a connection may hold.
-const SEND_LIMIT_BYTES: u64 = 1 << 20;
 
 /// What a loop attaches to connections of the engine.
 pub(super) struct Attached<S>(PhantomData<S>);
@@ -47,7 +44,7 @@ struct Timer {
 pub struct Io<S> {
     timers: Table<Timer>,
     pub(super) packets: Packets,
-    pub(super) send_limit: u64,
+    pub(super) send_limit: SendLimit,
     /// Result of `EventLoop::shared_memory`.
     pub(super) shared: Option<Result<&'static [AtomicU64], Error>>,
     stop: bool,
@@ -74,7 +71,7 @@ impl<S> Io<S> {
         Io {
             timers: Table::new(index),
             packets: Packets::new(index),
-            send_limit: SEND_LIMIT_BYTES,
+            send_limit: SendLimit::Auto,
             shared: None,
             stop: false,
             drained: false,
@@ -116,9 +113,11 @@ impl<S> Io<S> {
         self.ids().into_iter().for_each(|id| self.end(id, Ending::Abort));
     }
 
-    /// Most bytes that a connection may hold, unsent and unacknowledged together.
+    /// Sets the most bytes that a connection may hold, unsent and unacknowledged together. Until
+    /// it is set, each may hold 1 MiB, and up to 16 MiB if its path holds that much and transmit
+    /// memory is not short.
     pub fn set_send_limit(&mut self, bytes: u64) {
-        self.send_limit = bytes;
+        self.send_limit = SendLimit::Set(bytes);
     }
 
     /// Ends [`super::EventLoop::run`] after this cycle.
@@ -193,6 +192,12 @@ impl<S> Io<S> {
     #[inline]
     pub(super) fn connection_mut(&mut self, id: u64) -> Option<&mut Connection<S>> {
         self.engine.get_mut(id)
+    }
+
+    /// As [`Io::connection_mut`], with the transmit memory.
+    pub(super) fn connection_with_tx(&mut self, id: u64) -> Option<(&mut Connection<S>, &TxArena)> {
+        let place = self.engine.find(id)?;
+        self.engine.at_with_tx(place)
     }
 
     pub(super) fn timer_fired(&mut self, id: u64) -> Option<u64> {

@@ -25,9 +25,10 @@ impl<H: Handler> Observer for LoopObserver<'_, H> {
 
     #[inline]
     fn sent(&mut self, id: u64, bytes: u32) {
-        let limit = self.0.io.send_limit;
-        let Some(connection) = self.0.io.connection_mut(id) else { return };
-        let writable = connection.wants_room && connection.flow.send.len() <= limit / 2;
+        let io = &mut self.0.io;
+        let send_limit = io.send_limit;
+        let Some((connection, tx)) = io.connection_with_tx(id) else { return };
+        let writable = connection.wants_room && connection.has_room(send_limit, tx);
         if writable {
             connection.wants_room = false;
         }
