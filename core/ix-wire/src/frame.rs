@@ -43,7 +43,7 @@ pub struct FrameHeader {
 }
 
 /// Bytes of a TCP header whose only option is a timestamp.
-const USUAL_TCP_BYTES: usize = tcp::HEADER_BYTES + tcp::TIMESTAMP_BYTES;
+pub(crate) const USUAL_TCP_BYTES: usize = tcp::HEADER_BYTES + tcp::TIMESTAMP_BYTES;
 
 /// Bytes of all headers in front of a [`UsualTcp`] segment over IPv4.
 pub const USUAL_HEADERS_BYTES: usize =

@@ -29,9 +29,9 @@ const OFFSET_MASK: u16 = !7;
 
 /// Where the Payload Length and the Next Header field of the IPv6 header are.
 const PAYLOAD_LENGTH_AT: usize = 4;
-const NEXT_HEADER_AT: usize = 6;
+pub(crate) const NEXT_HEADER_AT: usize = 6;
 /// Where its addresses are: source and destination.
-const ADDRESSES_AT: usize = 8;
+pub(crate) const ADDRESSES_AT: usize = 8;
 /// Extension headers have a multiple of eight octets.
 const UNIT_BYTES: usize = 8;
 /// Most extension headers of a packet. RFC 8504 section 5.3 lets a
@@ -204,7 +204,7 @@ fn may_be_error(packet: &[u8]) -> bool {
 
 /// `::`, `::1`, and IPv4 addresses that are mapped or compatible: none may be on a wire, and none
 /// may be taken for an address of the other family (RFC 4291 section 2.5, RFC 6890).
-fn is_martian(address: &[u8; 16]) -> bool {
+pub(crate) fn is_martian(address: &[u8; 16]) -> bool {
     address[..10] == [0; 10]
 }
 

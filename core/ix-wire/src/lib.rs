@@ -52,7 +52,7 @@ pub use parse::{
 pub use seq::Seq;
 pub use source::best_source;
 pub use tcp::{EcnBytes, SackBlocks, TcpFlags, TcpHeader, TcpOptions};
-pub use usual::parse_usual;
+pub use usual::{parse_usual, parse_usual_v6};
 
 /// The first `N` bytes of a buffer that a header is built in.
 ///

@@ -6,7 +6,7 @@ use crate::tcp::{TcpHeader, TcpOptions};
 use crate::udp::UdpHeader;
 use crate::{
     ArpPacket, Checksum, DropReason, IpAddr, NdPacket, be16, ethernet, icmp, ipv4, ipv6, nd,
-    parse_usual, tcp,
+    parse_usual, parse_usual_v6, tcp,
 };
 
 /// Parses an Ethernet frame. Returns what it holds, or why it is dropped.
@@ -63,7 +63,7 @@ pub fn parse_any(
             *into = Parsed::Arp(ArpPacket::parse(packet)?);
             return Ok(());
         }
-        ethernet::TYPE_IPV6 => return parse_v6(eth, packet, total_len, checks, into),
+        ethernet::TYPE_IPV6 => return parse_v6(frame, total_len, checks, into),
         other => return Err(unknown_type(other)),
     }
 
@@ -81,12 +81,29 @@ pub fn parse_any(
 /// [`parse_into`] for an IPv6 packet. Not inlined, so that IPv4 does not pay for it.
 #[inline(never)]
 fn parse_v6(
-    eth: &[u8; ethernet::HEADER_BYTES],
-    packet: &[u8],
+    frame: &[u8],
     total_len: usize,
     checks: RxChecks,
     into: &mut Parsed,
 ) -> Result<(), DropReason> {
+    if let Some(head) = frame.first_chunk()
+        && parse_usual_v6(head, frame, total_len, checks, into).is_some()
+    {
+        return Ok(());
+    }
+    parse_any_v6(frame, total_len, checks, into)
+}
+
+/// [`parse_any`] for an IPv6 packet that is not the usual one.
+#[inline(never)]
+pub(crate) fn parse_any_v6(
+    frame: &[u8],
+    total_len: usize,
+    checks: RxChecks,
+    into: &mut Parsed,
+) -> Result<(), DropReason> {
+    let (eth, packet) =
+        frame.split_first_chunk::<{ ethernet::HEADER_BYTES }>().ok_or(DropReason::EthTruncated)?;
     let available = total_len.saturating_sub(ethernet::HEADER_BYTES).max(packet.len());
     let datagram = Datagram::<ipv6::Header>::parse(eth, packet, available)?;
     match datagram.ip.protocol {

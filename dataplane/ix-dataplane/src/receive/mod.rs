@@ -29,7 +29,7 @@ use ix_wire::mld::Query;
 use ix_wire::ra::Advertisement;
 use ix_wire::{
     ChecksumMode, DropReason, FlowTuple, IcmpPacket, IpAddr, Parsed, RxChecks, UdpPacket, ethernet,
-    parse_usual,
+    parse_usual, parse_usual_v6,
 };
 
 /// How many of the waiting packets are taken at once.
@@ -277,16 +277,35 @@ fn parse_shared(
         }
     }
     if frame.get(12..14) == Some(&ethernet::TYPE_IPV6.to_be_bytes()) {
-        parse_shared_v6(frame, total_len, checks, into)?;
-    } else {
-        parse_front::<HEAD_BYTES>(frame, total_len, checks, into)?;
+        return parse_shared_v6(frame, total_len, checks, into);
     }
+    parse_front::<HEAD_BYTES>(frame, total_len, checks, into)?;
     Ok(None)
 }
 
 /// The same for IPv6, whose headers may be longer.
 #[inline(never)]
 fn parse_shared_v6(
+    frame: &[u8],
+    total_len: usize,
+    checks: RxChecks,
+    into: &mut Parsed,
+) -> Result<Option<FlowTuple>, DropReason> {
+    if let Some(head) = frame.first_chunk() {
+        // As above.
+        let head = std::hint::black_box(*head);
+        let usual = parse_usual_v6(&head, frame, total_len, checks, into);
+        if usual.is_some() {
+            return Ok(usual);
+        }
+    }
+    parse_shared_long_v6(frame, total_len, checks, into)?;
+    Ok(None)
+}
+
+/// Not inlined, so that the usual packet has a small stack frame.
+#[inline(never)]
+fn parse_shared_long_v6(
     frame: &[u8],
     total_len: usize,
     checks: RxChecks,
