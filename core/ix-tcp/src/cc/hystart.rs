@@ -18,6 +18,9 @@ const RTT_DIVISOR: u32 = 8;
 /// Conservative slow start divides the growth by this, for at most this many rounds.
 pub(crate) const CSS_GROWTH_DIVISOR: u32 = 4;
 const CSS_ROUNDS: u8 = 5;
+/// The same where a train began it. That says only that half of the path is full, and jitter that
+/// gathers acknowledgements says so still earlier; round-trip times that grow end it at once.
+const TRAIN_ROUNDS: u8 = 10;
 /// A pause between acknowledgements that ends a train: an eighth of a round trip, because jitter
 /// that keeps the order gathers them into clumps, and this at least.
 const TRAIN_PAUSE_MIN_US: u32 = 2_000;
@@ -95,7 +98,8 @@ impl HyStart {
                 self.css_rounds += 1;
             }
         }
-        if self.css_rounds > CSS_ROUNDS {
+        let rounds_max = if self.by_train { TRAIN_ROUNDS } else { CSS_ROUNDS };
+        if self.css_rounds > rounds_max {
             return Growth::Leave;
         }
         self.min_us = self.min_us.min(rtt_us);
@@ -248,13 +252,12 @@ mod tests {
     }
 
     #[test]
-    fn a_train_without_growth_ends_slow_start_after_five_rounds() {
+    fn a_train_without_growth_ends_slow_start_after_ten_rounds() {
         use Growth::{Conservative, Leave, Slow};
-        let got = spaced_rounds(&mut HyStart::new(), &[10_000; 8], 16, 350);
-        let conservative = [Conservative; 5];
+        let got = spaced_rounds(&mut HyStart::new(), &[10_000; 13], 16, 350);
         assert_eq!(got[..1], [Slow]);
-        assert_eq!(got[1..6], conservative);
-        assert_eq!(got[6], Leave);
+        assert_eq!(got[1..11], [Conservative; 10]);
+        assert_eq!(got[11], Leave);
     }
 
     #[test]
