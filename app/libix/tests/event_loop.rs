@@ -204,6 +204,71 @@ proptest! {
     }
 }
 
+/// Sends as much as it may, and notes the most that was on its way.
+struct Flood {
+    most_unacked: u64,
+}
+
+impl Handler for Flood {
+    type State = ();
+
+    fn on_connected(&mut self, conn: &mut Conn<'_, ()>) {
+        self.on_writable(conn);
+    }
+
+    fn on_writable(&mut self, conn: &mut Conn<'_, ()>) {
+        let data = [0; 64 << 10];
+        while conn.send(&data) == data.len() {}
+    }
+
+    fn on_readable(&mut self, _: &mut Conn<'_, ()>) {}
+
+    fn on_sent(&mut self, conn: &mut Conn<'_, ()>, _: u32) {
+        self.most_unacked = self.most_unacked.max(conn.unacked_bytes());
+    }
+}
+
+/// Reads all.
+struct Drain;
+
+impl Handler for Drain {
+    type State = ();
+
+    fn on_accept(&mut self, _: &mut Io<()>, _: u64, _: SocketAddr) -> Option<()> {
+        Some(())
+    }
+
+    fn on_readable(&mut self, conn: &mut Conn<'_, ()>) {
+        conn.consume(usize::MAX);
+    }
+}
+
+/// The most that is on its way after many cycles, if the peer's window is 6 MiB.
+fn flood(set: Option<u64>) -> u64 {
+    let window_bytes = 6 << 20;
+    let config = Config { window_bytes, step_bytes: 128 << 10, ..Config::default() };
+    let model = Loopback::new(2, config);
+    let mut server = EventLoop::new(model.enter(0).unwrap(), Drain);
+    let mut client = EventLoop::new(model.enter(1).unwrap(), Flood { most_unacked: 0 });
+    server.listen(at(7), 0).unwrap();
+    if let Some(bytes) = set {
+        client.io().set_send_limit(bytes);
+    }
+    client.io().connect(at(7), ());
+    for _ in 0..1_000 {
+        server.turn(Wait::Poll).unwrap();
+        client.turn(Wait::Poll).unwrap();
+    }
+    client.io().abort_all();
+    client.handler().most_unacked
+}
+
+#[test]
+fn the_send_limit_grows_with_the_path_until_it_is_set() {
+    assert!(flood(None) > 5 << 20, "{}", flood(None));
+    assert!(flood(Some(1 << 20)) <= 1 << 20);
+}
+
 #[test]
 fn writes_of_one_cycle_are_one_sendv() {
     let (model, mut server, mut clients) = echo_pair(Config::default(), How::Copy);

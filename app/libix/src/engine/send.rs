@@ -9,10 +9,8 @@ const AMPLE_BYTES: u64 = 1 << 20;
 
 /// Most bytes that a connection may hold when it begins, unsent and unacknowledged together.
 const SEND_LIMIT_BYTES: u64 = 1 << 20;
-/// The same of one whose path holds more, while there is ample transmit memory.
+/// The same of one whose path holds more, while [`AMPLE_BYTES`] of transmit memory are free.
 const SEND_LIMIT_MAX_BYTES: u64 = 16 << 20;
-/// A connection holds more than [`SEND_LIMIT_BYTES`] while this part of the memory is free.
-const AMPLE_PART: u64 = 4;
 
 /// Most bytes that a connection may hold, unsent and unacknowledged together.
 #[derive(Clone, Copy, Debug, Default)]
@@ -32,15 +30,15 @@ impl SendLimit {
         match self {
             SendLimit::Set(bytes) => bytes,
             SendLimit::Auto if queue.most_taken_bytes <= SEND_LIMIT_BYTES / 2 => SEND_LIMIT_BYTES,
-            SendLimit::Auto => grown(queue.most_taken_bytes, tx.free_bytes(), tx.all_bytes()),
+            SendLimit::Auto => grown(queue.most_taken_bytes, tx.free_bytes()),
         }
     }
 }
 
-/// What a connection may hold that has had `most_taken_bytes` on its way, with so much of all
-/// transmit memory free.
-fn grown(most_taken_bytes: u64, free_bytes: u64, all_bytes: u64) -> u64 {
-    match free_bytes < all_bytes / AMPLE_PART {
+/// What a connection may hold that has had `most_taken_bytes` on its way, with so much transmit
+/// memory free.
+fn grown(most_taken_bytes: u64, free_bytes: u64) -> u64 {
+    match free_bytes < AMPLE_BYTES {
         true => SEND_LIMIT_BYTES,
         false => (2 * most_taken_bytes).clamp(SEND_LIMIT_BYTES, SEND_LIMIT_MAX_BYTES),
     }
@@ -259,21 +257,21 @@ mod tests {
     #[test]
     fn a_path_that_holds_much_gets_twice_as_much_unless_memory_is_short() {
         const MIB: u64 = 1 << 20;
-        assert_eq!(grown(MIB / 4, 8 * MIB, 8 * MIB), MIB);
-        assert_eq!(grown(3 * MIB, 2 * MIB, 8 * MIB), 6 * MIB);
-        assert_eq!(grown(3 * MIB, 2 * MIB - 1, 8 * MIB), MIB);
-        assert_eq!(grown(100 * MIB, 8 * MIB, 8 * MIB), 16 * MIB);
+        assert_eq!(grown(MIB / 4, MIB), MIB);
+        assert_eq!(grown(3 * MIB, MIB), 6 * MIB);
+        assert_eq!(grown(3 * MIB, MIB - 1), MIB);
+        assert_eq!(grown(100 * MIB, MIB), 16 * MIB);
     }
 
     #[test]
     fn the_limit_follows_the_most_that_was_on_its_way() {
-        let (mut queue, tx) = (SendQueue::default(), TxArena::default());
-        let limit = |queue: &SendQueue, limit: SendLimit| limit.bytes(queue, &tx);
-        assert_eq!(limit(&queue, SendLimit::Auto), SEND_LIMIT_BYTES);
+        let (mut queue, no_memory) = (SendQueue::default(), TxArena::default());
+        assert_eq!(SendLimit::Auto.bytes(&queue, &no_memory), SEND_LIMIT_BYTES);
         queue.push(4096, 3 << 20, Source::Received);
         queue.taken(3 << 20);
         queue.acked(3 << 20);
-        assert_eq!(limit(&queue, SendLimit::Auto), 6 << 20);
-        assert_eq!(limit(&queue, SendLimit::Set(5000)), 5000);
+        assert_eq!(queue.most_taken_bytes, 3 << 20);
+        assert_eq!(SendLimit::Auto.bytes(&queue, &no_memory), SEND_LIMIT_BYTES);
+        assert_eq!(SendLimit::Set(5000).bytes(&queue, &no_memory), 5000);
     }
 }
