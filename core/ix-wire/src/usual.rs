@@ -28,7 +28,8 @@ pub fn parse_usual(
     let is_usual = be32(head, IP - 2) >> 8 == u32::from(ethernet::TYPE_IPV4) << 8 | 0x45
         && !ipv4::is_part(be16(head, IP + 6))
         && head[IP + 9] == ipv4::PROTOCOL_TCP
-        && has_timestamp_alone(head, TCP)
+        && usize::from(head[TCP + 12] >> 4) * 4 == tcp::HEADER_BYTES + tcp::TIMESTAMP_BYTES
+        && be32(head, TCP + tcp::HEADER_BYTES) == u32::from_be_bytes(tcp::TIMESTAMP_ONLY)
         && (head[0] | head[6]) & 1 == 0
         && ip_len >= IP_BYTES_MIN
         && total_len <= frame.len();
@@ -39,14 +40,29 @@ pub fn parse_usual(
     if !ipv4::is_header_valid(head) {
         return None;
     }
-    let tcp = head.last_chunk::<USUAL_TCP_BYTES>()?;
-    let partial = verify(tcp, payload, checks, || {
-        let mut sum = Checksum::new();
-        sum.add_u32(src);
-        sum.add_u32(dst);
-        sum.add_u32(u32::from(ipv4::PROTOCOL_TCP) + (ip_len - ipv4::HEADER_BYTES) as u32);
-        sum
-    })?;
+    let partial = match checks.transport {
+        ChecksumMode::Skip => false,
+        mode => {
+            let mut sum = Checksum::new();
+            sum.add_u32(src);
+            sum.add_u32(dst);
+            sum.add_u32(u32::from(ipv4::PROTOCOL_TCP) + (ip_len - ipv4::HEADER_BYTES) as u32);
+            // As the long way does: a packet whose right checksum happens to be equal to the
+            // partial one is accepted either way.
+            let is_partial =
+                mode == ChecksumMode::AcceptPartial && be16(head, TCP + 16) == sum.fold();
+            if !is_partial {
+                for word in head[TCP..].as_chunks::<4>().0 {
+                    sum.add_u32(u32::from_be_bytes(*word));
+                }
+                sum.add_bytes(payload);
+                if !sum.is_valid() {
+                    return None;
+                }
+            }
+            is_partial
+        }
+    };
     let (src, dst) = (IpAddr::from_v4(src), IpAddr::from_v4(dst));
     let (src_port, dst_port) = (be16(head, TCP), be16(head, TCP + 2));
     let [eth_dst, eth_src, ..] = head.as_chunks::<6>().0 else { return None };
@@ -61,14 +77,27 @@ pub fn parse_usual(
             eth_src: *eth_src,
             eth_dst: *eth_dst,
         },
-        header: tcp_header(tcp),
+        header: TcpHeader {
+            src_port,
+            dst_port,
+            seq: Seq(be32(head, TCP + 4)),
+            ack: Seq(be32(head, TCP + 8)),
+            flags: tcp::flags_of(be16(head, TCP + 12)),
+            window: be16(head, TCP + 14),
+            urgent: be16(head, TCP + 18),
+            options: TcpOptions {
+                timestamp: Some((be32(head, TCP + 24), be32(head, TCP + 28))),
+                ..TcpOptions::NONE
+            },
+        },
         payload: Payload { start: USUAL_HEADERS_BYTES as u16, len: payload.len() as u16, more: 0 },
         partial,
     });
     Some(FlowTuple { local: dst, remote: src, local_port: dst_port, remote_port: src_port })
 }
 
-/// As [`parse_usual`], for IPv6 without extension headers.
+/// As [`parse_usual`], for IPv6 without extension headers. IPv4 has the same steps written out: by
+/// the functions below it takes 20 instructions more.
 #[inline(always)]
 pub fn parse_usual_v6(
     head: &[u8; USUAL_HEADERS_BYTES_V6],
