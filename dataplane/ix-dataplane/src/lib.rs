@@ -57,7 +57,7 @@ pub use observe::{capture, histogram, metrics};
 pub use run::assembly::{ThreadParts, elastic_threads, equal_parts, pools};
 pub use run::boot::{AppAccess, BootError, Dataplane, Device, Reach};
 pub use run::crossing::CrossingPages;
-pub use run::roster::{AttachRefused, Shares};
+pub use run::roster::{AttachRefused, Life, Shares};
 pub use run::runner::{Alone, Callers, RunOutcome, Runner};
 pub use run::winding_up::WoundUp;
 pub use shared::{Shared, Waker};

@@ -1,30 +1,49 @@
 //! The processes of the program that share this dataplane, in the dataplane's main thread: the
 //! broker says which attach; a pidfd, or a bell that is closed, says which have ended. The broker
 //! says it too, of a process that has executed another program and whose bells others still have.
-use ix_dataplane::{CrossingPages, Dataplane, Shares};
+use ix_dataplane::{CrossingPages, Dataplane, Life, Shares};
 use ix_entry::Channel;
 use ix_proto::{Codec, FromImage, ToImage};
 use std::collections::BTreeMap;
 use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-/// Time between looks at whether anything is left of processes that have ended, ms.
-const LOOK_MS: i32 = 50;
+/// Time between looks at whether anything is left of processes that have ended, ms: the first, and
+/// the longest. Most leave nothing, and others wait for their numbers.
+const LOOKS_MS: (i32, i32) = (1, 50);
+/// Bytes of a note that a process has closed a bell: its number, and which one it is.
+const NOTE: usize = 8;
+/// Most notes that are read at a time.
+const NOTES_MAX: usize = 32;
 
 /// The processes that are attached.
 pub struct Attached<'a> {
     dataplane: &'a Dataplane,
-    /// Those that have not ended, each with its pidfd.
-    processes: BTreeMap<usize, OwnedFd>,
+    /// Those that have not ended, by their numbers.
+    processes: BTreeMap<usize, Begun>,
+    /// What is prepared for processes that have not asked yet, by their numbers.
+    prepared: BTreeMap<usize, Life>,
     joins: Channel,
-    /// Brings the numbers of processes that have closed their bells.
+    /// Brings notes of closed bells.
     closed: PipeReader,
+    /// Time until the next look at what has ended.
+    look_ms: i32,
+}
+
+/// A process that has not ended.
+struct Begun {
+    life: Life,
+    pidfd: OwnedFd,
 }
 
 /// Notes that a process has closed a bell.
-pub fn note(mut closed: &PipeWriter, number: usize) {
-    // A number below 64, once for each process and elastic thread: the pipe has room.
-    let _ = closed.write(&[number as u8]);
+pub fn note(mut closed: &PipeWriter, life: Life) {
+    let number = (life.number as u32).to_ne_bytes();
+    let mut note = [0; NOTE];
+    note[..4].copy_from_slice(&number);
+    note[4..].copy_from_slice(&life.which.to_ne_bytes());
+    // Once for each process and elastic thread: the pipe has room, and takes all or nothing.
+    let _ = closed.write(&note);
 }
 
 impl<'a> Attached<'a> {
@@ -35,7 +54,15 @@ impl<'a> Attached<'a> {
         joins: Channel,
         closed: PipeReader,
     ) -> Attached<'a> {
-        Attached { dataplane, processes: BTreeMap::from([(0, first)]), joins, closed }
+        let first = Begun { life: Life::FIRST, pidfd: first };
+        Attached {
+            dataplane,
+            processes: BTreeMap::from([(0, first)]),
+            prepared: BTreeMap::new(),
+            joins,
+            closed,
+            look_ms: LOOKS_MS.0,
+        }
     }
 
     /// Returns when the last process has ended, or the broker, whose channel this is.
@@ -52,8 +79,8 @@ impl<'a> Attached<'a> {
                 poll(self.joins.as_fd(), libc::POLLIN),
                 poll(self.closed.as_fd(), libc::POLLIN),
             ];
-            polls.extend(self.processes.values().map(|fd| poll(fd.as_fd(), libc::POLLIN)));
-            let timeout_ms = if self.dataplane.waits_for_ends() { LOOK_MS } else { -1 };
+            polls.extend(self.processes.values().map(|one| poll(one.pidfd.as_fd(), libc::POLLIN)));
+            let timeout_ms = if self.dataplane.waits_for_ends() { self.look_ms } else { -1 };
             let count = polls.len() as libc::nfds_t;
             // SAFETY: an array with its length.
             if unsafe { libc::poll(polls.as_mut_ptr(), count, timeout_ms) } < 0 {
@@ -66,20 +93,22 @@ impl<'a> Attached<'a> {
             let ended =
                 self.processes.keys().zip(&polls[3..]).filter(|(_, poll)| poll.revents != 0);
             let mut ended: Vec<usize> = ended.map(|(number, _)| *number).collect();
-            if happened(2) {
-                ended.extend(self.read_closed());
-            }
-            // A process that begins now may have a number that was noted for another one.
-            ended.retain(|number| self.processes.contains_key(number));
+            let (is_told, is_closed) = (happened(1), happened(2));
             // Who attaches now keeps the dataplane, even if all others have just ended.
-            if happened(1) && !self.hear(&mut ended) {
+            if is_told && !self.hear(&mut ended) {
                 return;
             }
+            if is_closed {
+                self.read_closed(&mut ended);
+            }
+            self.look_ms = (self.look_ms * 2).min(LOOKS_MS.1);
             for number in ended {
-                let has_ended = self.processes.remove(&number).is_some();
+                let has_begun = self.processes.remove(&number).is_some();
+                let was_prepared = self.prepared.remove(&number).is_some();
                 // The end of the last one is the end of the dataplane.
-                if has_ended && !self.processes.is_empty() {
+                if was_prepared || has_begun && !self.processes.is_empty() {
                     self.dataplane.detach(number);
+                    self.look_ms = LOOKS_MS.0;
                 }
             }
             for number in self.dataplane.take_gone() {
@@ -88,11 +117,20 @@ impl<'a> Attached<'a> {
         }
     }
 
-    fn read_closed(&mut self) -> Vec<usize> {
-        let mut numbers = [0; 256];
-        // Readable, so this does not wait.
-        let read = self.closed.read(&mut numbers).unwrap_or(0);
-        numbers[..read].iter().map(|number| usize::from(*number)).collect()
+    /// Adds those that have closed a bell to `ended`. What was heard of a process whose number
+    /// another one has by now is passed over.
+    fn read_closed(&mut self, ended: &mut Vec<usize>) {
+        let mut notes = [0; NOTE * NOTES_MAX];
+        // Readable, so this does not wait. The rest is read the next time.
+        let read = self.closed.read(&mut notes).unwrap_or(0);
+        for note in notes[..read].chunks_exact(NOTE) {
+            let word = |at: usize| u32::from_ne_bytes([0, 1, 2, 3].map(|n| note[at + n]));
+            let life = Life { number: word(0) as usize, which: word(4) };
+            let begun = self.processes.get(&life.number).map(|begun| begun.life);
+            if begun.or(self.prepared.get(&life.number).copied()) == Some(life) {
+                ended.push(life.number);
+            }
+        }
     }
 
     /// Reads what the broker says, and adds those that have executed another program to `ended`.
@@ -106,12 +144,17 @@ impl<'a> Attached<'a> {
                         self.join(number, given_bytes, fds);
                     }
                     Ok(ToImage::Begin { number }) => {
-                        // It was prepared. Without its pidfd a closed bell says that it has ended.
-                        fds.into_iter().for_each(|process| {
-                            self.processes.insert(number, process);
-                        });
+                        // Without its pidfd a closed bell says that it has ended.
+                        for pidfd in fds {
+                            // If it has let go already, nothing is prepared any more.
+                            let Some(life) = self.prepared.remove(&number) else { break };
+                            self.processes.insert(number, Begun { life, pidfd });
+                        }
                     }
-                    Ok(ToImage::Executed { number }) => ended.push(number),
+                    Ok(ToImage::Executed { number }) => {
+                        // One that has ended already may have another one's number soon.
+                        ended.extend(self.processes.contains_key(&number).then_some(number));
+                    }
                     _ => {}
                 },
                 Ok(None) | Err(_) => return false,
@@ -121,8 +164,11 @@ impl<'a> Attached<'a> {
 
     fn join(&mut self, number: usize, given_bytes: u64, fds: Vec<OwnedFd>) {
         let message = match self.attach(number, given_bytes, fds) {
-            Ok(process) => {
-                process.map(|process| self.processes.insert(number, process));
+            Ok((life, process)) => {
+                match process {
+                    Some(pidfd) => _ = self.processes.insert(number, Begun { life, pidfd }),
+                    None => _ = self.prepared.insert(number, life),
+                }
                 FromImage::Joined { number }
             }
             Err(why) => FromImage::NotJoined { number, why },
@@ -130,14 +176,14 @@ impl<'a> Attached<'a> {
         self.say(&message);
     }
 
-    /// Maps what the process shares; returns its pidfd. `None`: it is for a process that has not
-    /// asked yet.
+    /// Maps what the process shares; returns its pidfd as well. `None`: it is for a process that has
+    /// not asked yet.
     fn attach(
         &self,
         number: usize,
         given_bytes: u64,
         fds: Vec<OwnedFd>,
-    ) -> Result<Option<OwnedFd>, String> {
+    ) -> Result<(Life, Option<OwnedFd>), String> {
         let mut fds = fds.into_iter();
         let mut next = || fds.next().ok_or("the dataplane has too many open descriptors");
         let (written, read, arena) = (next()?, next()?, next()?);
@@ -147,8 +193,7 @@ impl<'a> Attached<'a> {
         let pages = CrossingPages::map_another(written.as_fd(), read.as_fd(), threads);
         let shares = Shares::new(pages.map_err(|e| e.to_string())?, bells);
         let attached = self.dataplane.attach(number, shares, (arena.as_fd(), given_bytes));
-        attached.map_err(|refused| refused.to_string())?;
-        Ok(process)
+        Ok((attached.map_err(|refused| refused.to_string())?, process))
     }
 
     fn say(&self, message: &FromImage) {

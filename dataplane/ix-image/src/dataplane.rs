@@ -87,7 +87,7 @@ fn run(channel: &Channel) -> Result<(), String> {
             let (dataplane, ends, left, closed) = (&dataplane, &ends, &left, &closed.1);
             scope.spawn(move || {
                 linux_thread::take_short_slices();
-                dataplane.serve_requests(thread, ends, &|number| attached::note(closed, number));
+                dataplane.serve_requests(thread, ends, &|life| attached::note(closed, life));
                 left.fetch_sub(1, Ordering::AcqRel);
             });
         }

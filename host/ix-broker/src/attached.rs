@@ -8,7 +8,7 @@ use ix_proto::crossing::{ATTACHMENTS_MAX, Attach, LEGACY_AT, read_bytes, written
 use ix_proto::{Codec, FromImage, ToImage};
 use ix_sys::process::Process;
 use ix_sys::{fd, socket};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, Permissions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -106,18 +106,21 @@ pub struct Attached {
     refused: u64,
     /// What the next processes that ask get at once.
     prepared: Vec<Prepared>,
+    /// Numbers of what was prepared and given back, until the dataplane has let go of them.
+    given_back: BTreeSet<usize>,
     /// How many should be prepared: as many as have attached one soon after the other.
     wanted: usize,
     last_join: Option<Instant>,
 }
 
-/// Attachments that are prepared. None: what a living process leaves that lets go of a prepared one
-/// is not given back yet.
-const PREPARED: usize = 0;
+/// Attachments that are prepared.
+const PREPARED: usize = 4;
 /// So many numbers stay free.
 const NUMBERS_LEFT: usize = 8;
 /// A process that attaches within this time after another one is followed by more.
 const SOON: Duration = Duration::from_secs(1);
+/// What is prepared is given back when no process has attached for so long.
+const KEPT: Duration = Duration::from_secs(3);
 
 /// An attachment that the dataplane has mapped for a process that has not asked yet: programs that
 /// fork for each connection would wait for the dataplane each time.
@@ -324,6 +327,7 @@ impl Attached {
     fn is_free(&self, number: usize) -> bool {
         !self.processes.contains_key(&number)
             && !self.prepared.iter().any(|prepared| prepared.number == number)
+            && !self.given_back.contains(&number)
     }
 
     /// Makes memory for a process that has asked, and tells the dataplane; or gives it what was
@@ -394,6 +398,16 @@ impl Attached {
         let _ = self.begin_to_join(number, None, None);
     }
 
+    /// Gives back what was prepared if no process has attached for a while. To be called from time
+    /// to time.
+    pub fn give_back(&mut self) {
+        if self.last_join.is_some_and(|last| last.elapsed() >= KEPT) {
+            let prepared = self.prepared.drain(..).map(|prepared| prepared.number);
+            // Their bells close now, so the dataplane lets go of them.
+            self.given_back.extend(prepared);
+        }
+    }
+
     /// A process that has asked gets what was prepared. The dataplane hears whose it is.
     fn give_prepared(
         &mut self,
@@ -436,7 +450,10 @@ impl Attached {
                     self.refuse(child, asker, why);
                 }
             }
-            Ok(FromImage::Parted { number }) => self.part(number),
+            Ok(FromImage::Parted { number }) => {
+                self.given_back.remove(&number);
+                self.part(number);
+            }
             _ => {}
         }
     }
@@ -451,9 +468,11 @@ impl Attached {
         let sealed = fd::seal_writes(shared.read.as_fd())
             .and_then(|()| shared.read_only(to.rx.as_fd(), to.owner));
         let Some((asker, process)) = asked else {
-            // Without descriptors for it nobody gets it, and its number stays the dataplane's.
-            if let Ok(read_only) = sealed {
-                self.prepared.push(Prepared { number, shared, arena, read_only });
+            match sealed {
+                Ok(read_only) => {
+                    self.prepared.push(Prepared { number, shared, arena, read_only });
+                }
+                Err(_) => _ = self.given_back.insert(number),
             }
             return;
         };
@@ -476,6 +495,7 @@ impl Attached {
     pub fn clear(&mut self) {
         self.processes.clear();
         self.prepared.clear();
+        self.given_back.clear();
         self.joining.take_if(|joining| joining.asked.is_none());
         self.to_dataplane = None;
     }

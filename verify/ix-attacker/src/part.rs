@@ -4,6 +4,7 @@ use crate::descriptors;
 use crate::shared::kind_of;
 use ix_proto::crossing::Attach;
 use ix_proto::{Codec, FromImage, ToImage};
+use std::os::unix::process::CommandExt;
 use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -34,7 +35,7 @@ pub enum What {
     HangUp,
     /// Lets go of its dataplane and asks for another one, again and again.
     Endless,
-    /// So many children get a part, let go of it at once, and live on.
+    /// So many children get a part, and let go of it in every order ([`parts`]).
     Partings(u32),
 }
 
@@ -45,10 +46,7 @@ pub fn run(what: &What) -> Result<(), String> {
     if let What::Partings(count) = what {
         println!("begins");
         for nth in 1..=*count {
-            in_a_child(|| {
-                close_all(&ask(channel, nth.into())?.1);
-                Ok(())
-            })?;
+            parts(channel, nth)?;
         }
         println!("parted {count}");
         live_on();
@@ -99,6 +97,27 @@ pub fn run(what: &What) -> Result<(), String> {
     }
     println!("farewell");
     live_on()
+}
+
+/// The nth child gets a part and lets go of it: it lives on, ends, or executes another program, or
+/// has ended before it is told.
+fn parts(channel: i32, nth: u32) -> Result<(), String> {
+    let asker = nth.into();
+    let lets_go = || {
+        close_all(&ask(channel, asker)?.1);
+        Ok(())
+    };
+    match nth % 5 {
+        0 => in_a_child(lets_go),
+        1 => ended_child(lets_go),
+        2 => ended_child(|| ask(channel, asker).map(drop)),
+        3 => ended_child(|| say(channel, &FromImage::Hello { pid: 0, asker })),
+        _ => ended_child(|| {
+            ask(channel, asker)?;
+            let why = std::process::Command::new("true").exec();
+            Err(why.to_string())
+        }),
+    }
 }
 
 fn farewell(asker: u64) -> FromImage {

@@ -1,6 +1,7 @@
 //! A hostile network: real attackers' tools, floods and slow readers against a served port, while
 //! honest clients go on. Prints the clients' rate under each attack beside that in peace.
 use crate::support::frames::{ACK, Macs, PSH, RST, SYN, Seen, Segment, read_tcp, stranger};
+use crate::support::process::resident_bytes;
 use crate::support::traffic::{Steady, close, echo};
 use crate::support::{Nic, PATIENCE, Service, TestNet, connect, eventually};
 use ix_random::Rng;
@@ -144,14 +145,6 @@ impl Drop for StopAtEnd<'_> {
     }
 }
 
-/// Bytes of memory that a process has in use.
-fn memory_bytes(pid: i32) -> u64 {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
-    let line = text.lines().find(|line| line.starts_with("VmRSS:")).expect("a size");
-    let kib = line.split_whitespace().nth(1).and_then(|kib| kib.parse::<u64>().ok());
-    kib.expect("a number") << 10
-}
-
 /// Clients that ask and never read.
 fn slow_readers(count: usize) -> Vec<TcpStream> {
     let mut streams: Vec<TcpStream> = (0..count).map(|_| connect()).collect();
@@ -182,7 +175,7 @@ fn under_attack(
             let honest = Honest { over: &over, echoes: &echoes, pace };
             honest.rate(least, seconds);
             let pid = service.program();
-            let before = memory_bytes(pid);
+            let before = resident_bytes(pid);
             for attack in ATTACKS.iter().filter(|attack| attack.is_there()) {
                 let peace = honest.rate(least, seconds);
                 let running = attack.begin(&net);
@@ -194,7 +187,7 @@ fn under_attack(
             let readers = slow_readers(64);
             rates.push(("64 slow readers", honest.rate(least, seconds), peace));
             drop(readers);
-            let grown = memory_bytes(pid).saturating_sub(before);
+            let grown = resident_bytes(pid).saturating_sub(before);
             assert!(grown < 256 << 20, "{} MiB more than before", grown >> 20);
         });
     });

@@ -166,6 +166,14 @@ pub fn open_files(pid: i32) -> usize {
     std::fs::read_dir(format!("/proc/{pid}/fd")).expect("the process runs").count()
 }
 
+/// Bytes of memory that a process has in use.
+pub fn resident_bytes(pid: i32) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
+    let line = text.lines().find(|line| line.starts_with("VmRSS:")).expect("a size");
+    let kib = line.split_whitespace().nth(1).and_then(|kib| kib.parse::<u64>().ok());
+    kib.expect("a number") << 10
+}
+
 /// Whether a process is there, and not only waits for its parent to hear of its end.
 pub fn is_alive(pid: i32) -> bool {
     state_and_parent(pid).is_some_and(|(state, _)| !matches!(state, 'Z' | 'X'))

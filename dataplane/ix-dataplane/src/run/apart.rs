@@ -16,7 +16,7 @@ use crate::clock::{monotonic_ns, ticks};
 use crate::events::EventWriter;
 use crate::run::boot::Dataplane;
 use crate::run::guard::{only, run_on};
-use crate::run::roster::Shares;
+use crate::run::roster::{Entry, Life, Shares};
 use crate::run::runner::{Callers, Runner};
 use crate::run::turns::Turns;
 use crate::shared::Waker;
@@ -87,6 +87,7 @@ impl Waiting {
 /// One process of the program, as the Linux thread of one elastic thread sees it.
 struct Peer {
     number: AttachmentId,
+    life: Life,
     /// Keeps what the program shares mapped.
     shares: Arc<Shares>,
     thread: usize,
@@ -117,8 +118,8 @@ struct Peers<'a> {
     spin_ticks: u64,
     /// Set when the thread is to end.
     ends: &'a AtomicBool,
-    /// Gets the numbers of processes whose bell is closed.
-    closed: &'a dyn Fn(usize),
+    /// Gets the processes whose bell is closed.
+    closed: &'a dyn Fn(Life),
     /// The last process that has run this thread. It has ended, and its connections have not.
     lingers: Option<AttachmentId>,
     ahead: Ahead,
@@ -138,9 +139,8 @@ struct Ahead {
 impl Dataplane {
     /// Carries out the requests of the program's processes for this elastic thread. Called on a
     /// Linux thread that does nothing else. Returns after [`Dataplane::end_requests`]. `closed`
-    /// gets the number of a process that has closed its bell: it has ended, or executed another
-    /// program.
-    pub fn serve_requests(&self, thread: usize, ends: &AtomicBool, closed: &dyn Fn(usize)) {
+    /// gets the process that has closed its bell: it has ended, or executed another program.
+    pub fn serve_requests(&self, thread: usize, ends: &AtomicBool, closed: &dyn Fn(Life)) {
         run_on(&only(self.cpu(thread)));
         let per_us = self.page.ticks_per_us().max(1);
         let mut peers = Peers {
@@ -474,7 +474,7 @@ impl Peers<'_> {
     fn report_closed(&self) {
         for peer in self.all.iter().filter(|peer| peer.is_closed.get()) {
             if !peer.is_reported.replace(true) {
-                (self.closed)(peer.number.into());
+                (self.closed)(peer.life);
             }
         }
     }
@@ -525,7 +525,7 @@ impl Peers<'_> {
                         }
                     }
                     entry.begun_by[self.thread] = true;
-                    self.all.push(Peer::new(entry.number, entry.shares.clone(), self.thread));
+                    self.all.push(Peer::new(entry, self.thread));
                 }
                 Some(index) if entry.has_ended => {
                     self.all.remove(index);
@@ -550,10 +550,11 @@ impl Peers<'_> {
 }
 
 impl Peer {
-    fn new(number: AttachmentId, shares: Arc<Shares>, thread: usize) -> Peer {
+    fn new(entry: &Entry, thread: usize) -> Peer {
         Peer {
-            number,
-            shares,
+            number: entry.number,
+            life: Life { number: entry.number.into(), which: entry.life },
+            shares: entry.shares.clone(),
             thread,
             done: 0,
             kicks: 0,

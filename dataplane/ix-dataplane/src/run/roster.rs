@@ -48,6 +48,20 @@ pub(crate) struct Entry {
     pub life: u32,
 }
 
+/// A process of the program, of all that have had its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Life {
+    /// Its number.
+    pub number: usize,
+    /// Another one for each process that gets this number.
+    pub which: u32,
+}
+
+impl Life {
+    /// The program's first process.
+    pub const FIRST: Life = Life { number: 0, which: 0 };
+}
+
 impl Entry {
     fn new(
         number: AttachmentId,
@@ -121,7 +135,7 @@ impl Roster {
 impl Dataplane {
     /// The program's first process, whose pages this dataplane was made with.
     pub fn attach_first(&self, shares: Shares, given_bytes: u64) {
-        let entry = Entry::new(0, shares, (0, 0), self.threads());
+        let entry = Entry::new(0, shares, (0, Life::FIRST.which), self.threads());
         self.continue_lot(&entry, given_bytes);
         self.roster.lock().push(entry);
         self.roster.changed();
@@ -135,7 +149,7 @@ impl Dataplane {
         number: usize,
         shares: Shares,
         (arena, given_bytes): (BorrowedFd<'_>, u64),
-    ) -> Result<(), AttachRefused> {
+    ) -> Result<Life, AttachRefused> {
         let is_taken = |entry: &Entry| usize::from(entry.number) == number;
         let known = number == 0 || number >= ATTACHMENTS_MAX;
         if known || self.roster.lock().iter().any(is_taken) {
@@ -161,7 +175,7 @@ impl Dataplane {
         self.call_all();
         // A flow of the process may move to any elastic thread.
         self.roster.wait_until_begun(number);
-        Ok(())
+        Ok(Life { number: number.into(), which: life })
     }
 
     /// What lies before this offset of a process's transmit memory belongs to it already.

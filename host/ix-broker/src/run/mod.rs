@@ -318,6 +318,7 @@ impl Running {
             self.orphans_due = now + ORPHANS;
             if let Some(apart) = &mut self.apart {
                 apart.attached().look_for_executed();
+                apart.attached().give_back();
             }
             self.child.reap_orphans(self.apart.as_ref().and_then(Apart::pid));
         }
