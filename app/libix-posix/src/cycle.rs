@@ -3,8 +3,10 @@
 use crate::confined::THREADS;
 use crate::elastic_thread::Role;
 use crate::lock::{Guard, lock};
+use crate::state::Core;
 use crate::stream::CORK_US;
-use crate::{log, lost, signals};
+use crate::thrift::{self, Now};
+use crate::{log, lost, real, signals};
 use libix::Error;
 use libix::raw::Wait;
 use std::os::fd::RawFd;
@@ -79,6 +81,11 @@ pub fn run(
     core.dispatch(index, thread, events);
     core.feed_starving(index);
     core.hand_out();
+    if core.gives_memory_back(index, events == 0) {
+        drop(core);
+        real::give_heap_back();
+        core = lock();
+    }
     core.wakeups.came_out(index);
     let for_others = core.wakeups.is_at_home(index);
     core.elastic_threads[index].role = Role::Free;
@@ -102,6 +109,31 @@ pub fn run(
         _ => CycleEnd::Events,
     };
     (core, end)
+}
+
+impl Core {
+    /// After a cycle: gives transmit memory back that nothing has used for a while. Returns whether
+    /// the heap's is to be given back, without the lock.
+    #[inline]
+    fn gives_memory_back(&mut self, elastic: usize, heard_nothing: bool) -> bool {
+        if self.sockets.was_shortened() {
+            self.thrift.sockets_have_gone();
+        }
+        let tx = self.elastic_threads[elastic].tx.as_ref();
+        let spare = tx.map_or((0, 0), |tx| tx.0.spare());
+        match self.thrift.look(spare, heard_nothing) {
+            Now::Nothing => false,
+            Now::Later => {
+                let looks_us = thrift::LOOKS_US;
+                self.looks_us = Some(self.looks_us.map_or(looks_us, |us| us.min(looks_us)));
+                false
+            }
+            Now::GiveBack { heap } => {
+                tx.into_iter().for_each(|tx| tx.0.give_back());
+                heap
+            }
+        }
+    }
 }
 
 fn at_most(wait: Wait, limit_us: u64) -> Wait {

@@ -118,5 +118,6 @@ mod sockopt;
 #[cfg(test)]
 mod table;
 #[cfg(not(test))]
+mod thrift;
 mod trap;
 mod unsupported;

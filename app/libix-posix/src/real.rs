@@ -267,3 +267,11 @@ pub fn set_errno(errno: i32) {
     // SAFETY: as above.
     unsafe { *libc::__errno_location() = errno };
 }
+
+/// Gives pages of the C library's heap back to Linux in which nothing is. Takes as long as there are
+/// free blocks, and holds up only threads that allocate meanwhile.
+#[cold]
+pub fn give_heap_back() {
+    // SAFETY: no pointers; of the heap only free blocks are touched.
+    unsafe { libc::malloc_trim(0) };
+}

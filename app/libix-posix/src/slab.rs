@@ -1,4 +1,5 @@
-//! A table of objects. Indexes are used again, each time with another generation.
+//! A table of objects. Indexes are used again, each time with another generation. The table becomes
+//! short again when most of its places are free.
 
 /// An object's id. Low half: its index. High half: the generation.
 pub type Id = u64;
@@ -12,20 +13,40 @@ struct Slot<T> {
 pub struct Slab<T> {
     slots: Vec<Slot<T>>,
     free: Vec<u32>,
+    /// Number of objects.
+    count: usize,
+    /// Generations above this one were never used in a place that does not exist.
+    fresh: u32,
+    /// With fewer objects it is tried to shorten the table.
+    shortens_below: usize,
+    shortened: bool,
 }
+
+/// A table of this length stays as it is.
+const LENGTH_MIN: usize = 512;
 
 impl<T> Slab<T> {
     /// An empty table.
     pub const fn new() -> Slab<T> {
-        Slab { slots: Vec::new(), free: Vec::new() }
+        Slab {
+            slots: Vec::new(),
+            free: Vec::new(),
+            count: 0,
+            fresh: 0,
+            shortens_below: 0,
+            shortened: false,
+        }
     }
 
     /// Inserts an object. Its id is never 0.
     pub fn insert(&mut self, value: T) -> Id {
         let index = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Slot { generation: 0, value: None });
+            self.slots.push(Slot { generation: self.fresh, value: None });
+            self.shortens_below =
+                if self.slots.len() > LENGTH_MIN { self.slots.len() / 4 } else { 0 };
             self.slots.len() as u32 - 1
         });
+        self.count += 1;
         let slot = &mut self.slots[index as usize];
         // The upper two bits stay free for cookies, which say there what they name.
         slot.generation = (slot.generation + 1) & 0x3fff_ffff;
@@ -38,7 +59,31 @@ impl<T> Slab<T> {
     pub fn remove(&mut self, id: Id) -> Option<T> {
         self.get_mut(id)?;
         self.free.push(id as u32);
-        self.slots[id as u32 as usize].value.take()
+        self.count -= 1;
+        let removed = self.slots[id as u32 as usize].value.take();
+        if self.count < self.shortens_below {
+            self.shorten();
+        }
+        removed
+    }
+
+    /// Gives places behind the last object back, once half of all are there; otherwise tries again
+    /// with half as many objects.
+    #[cold]
+    fn shorten(&mut self) {
+        self.shortens_below = self.count / 2;
+        let used = self.slots.iter().rposition(|slot| slot.value.is_some());
+        let length = used.map_or(0, |last| last + 1).max(LENGTH_MIN);
+        if length > self.slots.len() / 2 {
+            return;
+        }
+        let generations = self.slots[length..].iter().map(|slot| slot.generation);
+        self.fresh = self.fresh.max(generations.max().unwrap_or(0));
+        self.shortened = true;
+        self.slots.truncate(length);
+        self.slots.shrink_to_fit();
+        self.free.retain(|index| (*index as usize) < length);
+        self.free.shrink_to_fit();
     }
 
     /// The object with this id, if it is still there.
@@ -67,6 +112,17 @@ impl<T> Slab<T> {
         let slot = self.slots.get(index as usize)?;
         slot.value.as_ref()?;
         Some(u64::from(slot.generation) << 32 | u64::from(index))
+    }
+
+    /// Whether it has become shorter since this was asked last.
+    #[inline]
+    pub fn was_shortened(&mut self) -> bool {
+        core::mem::take(&mut self.shortened)
+    }
+
+    /// Whether there is nothing in it.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
     }
 
     /// All ids, for who changes the table meanwhile.
@@ -99,6 +155,30 @@ mod tests {
         assert_eq!(slab.remove(a), None);
         assert_eq!(slab.get(b), Some(&'b'));
         assert_eq!(slab.ids(), [b]);
+        assert!(!slab.is_empty() && Slab::<char>::new().is_empty());
         assert_eq!(slab.iter().collect::<Vec<_>>(), [(b, &'b')]);
+    }
+
+    #[test]
+    fn a_table_that_was_long_becomes_short_and_its_names_stay_stale() {
+        let mut slab = Slab::new();
+        let all: Vec<Id> = (0..10_000).map(|n| slab.insert(n)).collect();
+        // Each place was used twice.
+        all.iter().for_each(|id| _ = slab.remove(*id));
+        let again: Vec<Id> = (0..10_000).map(|n| slab.insert(n)).collect();
+        let (stay, end) = again.split_at(100);
+        let stay = stay.iter().filter(|id| **id as u32 >= 9_900 || (**id as u32) < 100);
+        let stay: Vec<Id> = stay.copied().collect();
+        end.iter().for_each(|id| _ = slab.remove(*id));
+        let long = slab.slots.len();
+        again.iter().filter(|id| !stay.contains(id)).for_each(|id| _ = slab.remove(*id));
+        stay.iter().for_each(|id| _ = slab.remove(*id));
+        assert!(long <= 10_000 && slab.slots.len() <= LENGTH_MIN && slab.is_empty());
+        assert!(slab.slots.capacity() <= LENGTH_MIN && slab.free.capacity() <= 2 * LENGTH_MIN);
+        let new: Vec<Id> = (0..10_000).map(|n| slab.insert(n)).collect();
+        for old in all.iter().chain(&again) {
+            assert!(slab.get(*old).is_none(), "{old:x} is an old name");
+        }
+        assert!(new.iter().all(|id| slab.get(*id).is_some()));
     }
 }

@@ -12,6 +12,7 @@ use crate::route::{Routes, Whose};
 use crate::slab::{Id, Slab};
 use crate::socket::{Kind, Socket};
 use crate::stream::Phase;
+use crate::thrift::Thrift;
 use crate::waiter::Wakeups;
 use ix_abi::Congestion;
 use libix::engine::Ending;
@@ -72,6 +73,8 @@ pub struct Core {
     pub waits_to_serve: bool,
     /// When to ask for the dataplane again: it has no room for another process.
     pub asks_again: Option<Instant>,
+    /// Memory that may be given back.
+    pub thrift: Thrift,
     /// Longest sleep of a driver, µs, while something here depends on other processes.
     pub looks_us: Option<u64>,
     /// When UDP ports that another process has bound are tried again, µs.
@@ -123,6 +126,7 @@ impl Core {
             finishing: false,
             waits_to_serve: false,
             asks_again: None,
+            thrift: Thrift::NONE,
             looks_us: None,
             udp_again_us: 0,
             holders_seen: 0,

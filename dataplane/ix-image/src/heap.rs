@@ -22,7 +22,8 @@ const HEADER_BYTES: usize = size_of::<Header>();
 /// Smallest block is one unit; all sizes and addresses are multiples of it.
 const UNIT: usize = 16;
 /// Free blocks of at least this size return their pages to Linux.
-const RETURN_BYTES: usize = 1 << 20;
+const RETURN_BYTES: usize = 8 << 10;
+const PAGE_BYTES: usize = 4096;
 const CLASSES: usize = 128;
 const USED: u32 = 0x5558_4948;
 const FREE: u32 = 0x4652_4545;
@@ -89,8 +90,11 @@ impl Blocks {
     fn put(&mut self, addr: usize, class: usize) {
         let bytes = class_bytes(class);
         if bytes >= RETURN_BYTES {
-            let (start, end) = ((addr + 2 * 4096) & !4095, (addr + bytes) & !4095);
-            let args = [start as u64, (end - start) as u64, libc::MADV_DONTNEED as u64, 0, 0, 0];
+            // The page of the link stays.
+            let start = (addr + size_of::<usize>()).next_multiple_of(PAGE_BYTES);
+            let end = (addr + bytes) & !(PAGE_BYTES - 1);
+            let bytes = end.saturating_sub(start) as u64;
+            let args = [start as u64, bytes, libc::MADV_DONTNEED as u64, 0, 0, 0];
             // SAFETY: whole pages inside a free block. An error only means that they stay.
             unsafe { sys::syscall(libc::SYS_madvise, args) };
         }

@@ -51,6 +51,10 @@ struct State {
     open: [u32; CLASSES],
     /// Runs of no class.
     empty: Vec<u32>,
+    /// How many of them have been used and not given back.
+    spare: usize,
+    /// How many runs were used again.
+    reused: u64,
     /// Bytes in free blocks and empty runs.
     free_bytes: u64,
     /// Bytes in all.
@@ -64,6 +68,8 @@ impl Default for State {
             runs: Vec::new(),
             open: [NONE; CLASSES],
             empty: Vec::new(),
+            spare: 0,
+            reused: 0,
             free_bytes: 0,
             all_bytes: 0,
         }
@@ -263,11 +269,15 @@ impl State {
                 let kept = self.open[other];
                 if kept != NONE && self.runs[kept as usize].used == 0 {
                     self.unlink(kept, other);
-                    self.empty.push(kept);
+                    self.becomes_empty(kept);
                 }
             }
         }
         let index = self.empty.pop()?;
+        if self.runs[index as usize].fresh > 0 {
+            self.spare -= 1;
+            self.reused += 1;
+        }
         self.runs[index as usize] = Run::EMPTY;
         self.link(index, class);
         Some(index)
@@ -305,7 +315,25 @@ impl State {
             return;
         }
         self.unlink(index, class);
+        self.becomes_empty(index);
+    }
+
+    /// A run belongs to no class any more.
+    fn becomes_empty(&mut self, index: u32) {
         self.empty.push(index);
+        self.spare += 1;
+    }
+
+    /// The addresses of runs that have been used and are empty. Nothing is in them from now on.
+    fn forget_spare(&mut self) -> Vec<u64> {
+        let State { first, runs, empty, spare, .. } = self;
+        *spare = 0;
+        let mut used: Vec<u32> = empty.clone();
+        used.retain(|index| runs[*index as usize].fresh > 0);
+        for index in &used {
+            runs[*index as usize] = Run::EMPTY;
+        }
+        used.into_iter().map(|index| (*first + u64::from(index)) * RUN_BYTES).collect()
     }
 
     /// Puts a run in front of those of its class that have free blocks.
@@ -381,6 +409,23 @@ impl TxArena {
     pub fn free_bytes(&self) -> u64 {
         self.home.claim().listen();
         self.home.with(|state| state.free_bytes)
+    }
+
+    /// Number of runs of 128 KB that were used and are empty, and how often one was used again.
+    #[inline]
+    pub fn spare(&self) -> (usize, u64) {
+        self.home.claim().listen();
+        self.home.with(|state| (state.spare, state.reused))
+    }
+
+    /// Gives the pages of such runs back to Linux.
+    pub fn give_back(&self) {
+        for address in self.home.claim().with(State::forget_spare) {
+            let at = with_exposed_provenance_mut(address as usize);
+            // SAFETY: writable memory of this arena of which nothing is in use; it reads as zeroes
+            // afterwards. An error only means that the pages stay.
+            unsafe { libc::madvise(at, RUN_BYTES as usize, libc::MADV_REMOVE) };
+        }
     }
 
     /// Bytes that the dataplane has given it.

@@ -4,6 +4,7 @@ use crate::support::{Nic, PATIENCE, SERVICE, Service, TestNet, connect_to, domai
 use std::collections::HashSet;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::time::{Duration, Instant};
 
 /// What a program that serves one socket and its dataplane may have together, KB. What they share
 /// counts once.
@@ -65,6 +66,60 @@ fn takes_little(test: &str, nic: Nic) {
     assert!(after <= before + 1, "{after} sockets of Linux's, {before} without connections");
     drop(clients);
     eventually("all have ended", || service.stats().total("flows") == 0);
+    service.finish(PATIENCE);
+}
+
+/// Anonymous memory of a process, KB.
+fn anonymous_kb(pid: i32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).expect("a size");
+    line.split_ascii_whitespace().next().and_then(|kb| kb.parse().ok()).expect("a number")
+}
+
+/// What connections have needed goes back when they are closed: transmit memory, and the heaps of
+/// the program and of the dataplane. (Receive frames are sealed, and stay.)
+#[test]
+fn memory_goes_back_after_a_load() {
+    const MANY: usize = 4000;
+    let test = "memory_goes_back_after_a_load";
+    let Some(program) = compile(test, "echo") else { return };
+    let Some(net) = TestNet::alone(test, Nic::Afxdp, 1) else { return };
+    let flags = ["--domain", "process"];
+    let service = net.start_env(&[], &flags, &[program.to_str().expect("text"), "7"]);
+    service.process.wait_for("ready", PATIENCE);
+    echoes(&mut net.client.run(|| connect_to(SERVICE)));
+    let now = || {
+        let transmit_kb = told(&service, "transmit_bytes") >> 10;
+        [anonymous_kb(service.program()), anonymous_kb(service.dataplane()), transmit_kb]
+    };
+    let before = now();
+    let mut clients: Vec<TcpStream> =
+        (0..MANY).map(|_| net.client.run(|| connect_to(SERVICE))).collect();
+    // None is acknowledged before all were sent.
+    clients.iter_mut().for_each(|stream| stream.write_all(&[b'x'; 600]).expect("send"));
+    clients.iter_mut().for_each(|stream| stream.read_exact(&mut [0; 600]).expect("an echo"));
+    let most = now();
+    assert!(most.iter().zip(before).all(|(most, before)| *most > before + 1000), "{most:?}");
+    drop(clients);
+    eventually("all have ended", || service.stats().total("flows") == 0);
+    // So much may stay of what was needed in between, in percent: blocks of the dataplane's heap
+    // are two pages long, and the first one of each holds the list.
+    const MAY_STAY: [u64; 3] = [35, 75, 35];
+    let limits: Vec<u64> = (before.iter().zip(most).zip(MAY_STAY))
+        .map(|((before, most), stays)| before + (most - before) * stays / 100)
+        .collect();
+    let end = Instant::now() + PATIENCE;
+    let after = loop {
+        let after = now();
+        if after.iter().zip(&limits).all(|(now, limit)| now <= limit) || Instant::now() > end {
+            break after;
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    };
+    let told = format!("{before:?} KB before, {most:?} with connections, {after:?} afterwards");
+    eprintln!("{test}: {told}");
+    assert!(after.iter().zip(&limits).all(|(now, limit)| now <= limit), "{told}: {limits:?}");
+    echoes(&mut net.client.run(|| connect_to(SERVICE)));
     service.finish(PATIENCE);
 }
 

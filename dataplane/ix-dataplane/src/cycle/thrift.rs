@@ -1,6 +1,7 @@
 //! Gives memory back that a load has needed and that nobody uses any more: frames beyond those of
-//! the devices. Looks once a second, because what was needed a moment ago is soon needed again.
+//! the devices, and slots of flows. Looks once a second, because what was needed a moment ago is soon needed again.
 use super::ElasticThread;
+use crate::flows::Flows;
 use ix_mem::{PacketMemory, Pool};
 
 /// Time between two looks, µs.
@@ -14,6 +15,38 @@ pub struct Thrift {
     looks: bool,
     /// Receive frames, and frames for built packets.
     pools: [Beyond; 2],
+    slots: Spare,
+}
+
+/// Slots of flows that are free.
+#[derive(Default)]
+struct Spare {
+    /// How many there were at the last look.
+    seen: usize,
+    /// How many were left when they were last given back.
+    left: usize,
+}
+
+/// Fewer are not worth it.
+const SPARE_MIN: usize = 256;
+
+impl Spare {
+    /// Gives them back if no fewer are free than at the last look. Returns whether there may be
+    /// something at the next look.
+    fn look(&mut self, flows: &mut Flows) -> bool {
+        let spare = flows.spare();
+        let before = core::mem::replace(&mut self.seen, spare);
+        if spare < SPARE_MIN || spare == self.left {
+            // They may end without a look that follows.
+            return flows.count >= SPARE_MIN;
+        }
+        if spare < before || before < SPARE_MIN {
+            return true;
+        }
+        flows.give_back();
+        self.left = flows.spare();
+        false
+    }
 }
 
 /// Frames beyond of one pool.
@@ -61,10 +94,11 @@ impl ElasticThread {
             return;
         }
         let cx = &mut self.io.cx;
-        let Thrift { again_us, looks, pools: [rx, tx] } = &mut self.thrift;
+        let Thrift { again_us, looks, pools: [rx, tx], slots } = &mut self.thrift;
         *again_us = now_us + LOOKS_US;
         *looks = rx.look(&mut cx.rx_pool, &cx.shared.memory);
         *looks |= tx.look(&mut cx.tx_pool, &cx.shared.memory);
+        *looks |= slots.look(&mut self.flows);
     }
 
     /// When memory is to be given back, µs.

@@ -16,6 +16,8 @@ pub struct FlowGroup {
     chunks: Vec<Box<[Slot; CHUNK]>>,
     made: u32,
     free: Vec<u32>,
+    /// The generation of slots that are made: above that of every name that was ever given.
+    fresh: u32,
     table: FlowTable,
     /// Number of flows in TIME-WAIT.
     pub time_wait: u32,
@@ -43,12 +45,14 @@ struct Slot {
 }
 
 impl Slot {
-    const FREE: Slot = Slot { generation: 1, alarm_us: u64::MAX, flow: None };
+    const fn free(generation: u32) -> Slot {
+        Slot { generation, alarm_us: u64::MAX, flow: None }
+    }
 }
 
 /// A chunk of free slots; made in place, because it is long.
-fn chunk() -> Box<[Slot; CHUNK]> {
-    let slots: Box<[Slot]> = (0..CHUNK).map(|_| Slot::FREE).collect();
+fn chunk(generation: u32) -> Box<[Slot; CHUNK]> {
+    let slots: Box<[Slot]> = (0..CHUNK).map(|_| Slot::free(generation)).collect();
     match slots.try_into() {
         Ok(chunk) => chunk,
         Err(_) => unreachable!("it has that length"),
@@ -74,6 +78,7 @@ impl FlowGroup {
             chunks: Vec::new(),
             made: 0,
             free: Vec::new(),
+            fresh: 1,
             table: FlowTable::new(),
             time_wait: 0,
             orphans: 0,
@@ -94,6 +99,29 @@ impl FlowGroup {
     /// All flows are in slots below this number.
     pub fn slots(&self) -> u32 {
         self.made
+    }
+
+    /// Number of slots that could be given back: all but one chunk beside those in use, if they are
+    /// more than half.
+    pub fn spare(&self) -> usize {
+        let spare = self.free.len().saturating_sub(CHUNK);
+        if spare > self.flows() { spare } else { 0 }
+    }
+
+    /// Gives back the memory of slots behind the last flow. Names of flows that were there stay
+    /// stale.
+    pub fn give_back(&mut self) {
+        let in_use = |chunk: &Box<[Slot; CHUNK]>| chunk.iter().any(|slot| slot.flow.is_some());
+        let kept = self.chunks.iter().rposition(in_use).map_or(0, |last| last + 1);
+        for slot in self.chunks[kept..].iter().flat_map(|chunk| chunk.iter()) {
+            self.fresh = self.fresh.max(slot.generation);
+        }
+        self.chunks.truncate(kept);
+        self.made = self.made.min((kept * CHUNK) as u32);
+        let made = self.made;
+        self.free.retain(|slot| *slot < made);
+        self.chunks.shrink_to_fit();
+        self.free.shrink_to_fit();
     }
 
     /// The slot of the flow with this tuple.
@@ -156,7 +184,7 @@ impl FlowGroup {
         }
         let slot = self.made;
         if (slot as usize).is_multiple_of(CHUNK) {
-            self.chunks.push(chunk());
+            self.chunks.push(chunk(self.fresh));
         }
         self.made += 1;
         Some(slot)
@@ -340,6 +368,37 @@ mod tests {
             assert!(group.oldest_waiting().is_none());
             assert!(group.waiting.capacity() < 16 * CHUNK, "{}", group.waiting.capacity());
         }
+    }
+
+    fn flow(port: u16) -> Flow {
+        let addr = IpAddr::v4([10, 0, 0, 1]);
+        let tuple = FlowTuple { local: addr, remote: addr, local_port: 1, remote_port: port };
+        let tcb = Tcb::connect(&Config::default(), tuple, Seq(1), 0, 0);
+        Flow::new(tcb, port.into(), 0, Holder::Orphan, 0)
+    }
+
+    #[test]
+    fn slots_that_are_given_back_are_made_anew_and_old_names_stay_stale() {
+        let mut group = FlowGroup::new(3);
+        let all: Vec<FlowId> =
+            (0..1000).map(|port| group.insert(flow(port)).expect("room")).collect();
+        assert_eq!(group.spare(), 0);
+        let (stay, end) = all.split_at(40);
+        end.iter().for_each(|id| _ = group.remove(*id));
+        assert!(group.spare() > 900);
+        group.give_back();
+        assert_eq!((group.spare(), group.slots(), group.flows()), (0, 48, 40));
+        assert!(stay.iter().all(|id| group.get(*id).is_some()));
+        assert!(all[40..].iter().all(|id| group.get(*id).is_none()));
+        for port in 2000..3000 {
+            let id = group.insert(flow(port)).expect("room");
+            assert!(!all.contains(&id), "{id:?} is an old name");
+        }
+        assert!(all[40..].iter().all(|id| group.get(*id).is_none()));
+        let now: Vec<FlowId> = group.ids_where(|_| true);
+        now.into_iter().for_each(|id| _ = group.remove(id));
+        group.give_back();
+        assert_eq!((group.slots(), group.chunks.capacity(), group.free.capacity()), (0, 0, 0));
     }
 
     #[test]

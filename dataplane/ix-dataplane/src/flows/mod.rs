@@ -104,6 +104,18 @@ impl Flows {
         flow_of(&mut self.groups, id)
     }
 
+    /// Number of slots that could be given back.
+    pub fn spare(&self) -> usize {
+        self.groups.iter().flatten().map(|group| group.spare()).sum()
+    }
+
+    /// Gives back the memory of slots that flows have needed.
+    #[cold]
+    pub fn give_back(&mut self) {
+        let spare = self.groups.iter_mut().flatten().filter(|group| group.spare() > 0);
+        spare.for_each(|group| group.give_back());
+    }
+
     /// Names of the flows that `wanted` selects.
     pub fn ids_where(&self, wanted: impl Fn(&Flow) -> bool) -> Vec<FlowId> {
         self.groups.iter().flatten().flat_map(|group| group.ids_where(&wanted)).collect()
