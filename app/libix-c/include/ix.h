@@ -92,7 +92,8 @@ extern "C" {
 #define IX_CALL_SET_OPT 11
 /* args: handle, pointer to a ix_flow_info in transmit memory, which is written. */
 #define IX_CALL_GET_INFO 12
-/* args: address high, address low, port, cookie. Returns a UDP socket id. */
+/* args: address high, address low, port, cookie, and for a port that other processes of the
+ * program may have as well 1, or 2 to get what arrives. Returns a UDP socket id. */
 #define IX_CALL_UDP_BIND 13
 /* args: UDP socket id. */
 #define IX_CALL_UDP_UNBIND 14

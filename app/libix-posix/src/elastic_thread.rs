@@ -123,8 +123,6 @@ pub struct ElasticThread {
     pub old_ports: Vec<u64>,
     /// UDP ports to be bound.
     pub new_udp_ports: Vec<Id>,
-    /// Inherited UDP ports that another process has bound.
-    pub taken_udp_ports: Vec<Id>,
     /// Handles of UDP ports to be unbound.
     pub old_udp_ports: Vec<u64>,
     /// UDP ports whose groups the dataplane is to be told: on the first elastic thread, for all.
@@ -155,7 +153,6 @@ impl ElasticThread {
             backlogs: Vec::new(),
             old_ports: Vec::new(),
             new_udp_ports: Vec::new(),
-            taken_udp_ports: Vec::new(),
             old_udp_ports: Vec::new(),
             group_ports: Vec::new(),
             batch: Batch::new(),

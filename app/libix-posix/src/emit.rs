@@ -166,7 +166,7 @@ impl Core {
     }
 
     fn emit_new_ports(&mut self, elastic: usize, thread: &mut Thread) {
-        let Core { ports, udp_ports, elastic_threads, .. } = self;
+        let Core { ports, elastic_threads, .. } = self;
         let ElasticThread { new_ports, new_udp_ports, batch, .. } = &mut elastic_threads[elastic];
         while let Some(id) = new_ports.pop() {
             let Some(port) = ports.get_mut(id) else { continue };
@@ -174,11 +174,28 @@ impl Core {
             let listen = call::listen_holding(port.at, port.backlog, id | cookie::PORT);
             batch.push(thread, listen, Pending::Listen(id));
         }
-        while let Some(id) = new_udp_ports.pop() {
-            let Some(port) = udp_ports.get_mut(id) else { continue };
-            port.handles.set(elastic, PortHandle::Asked);
-            batch.push(thread, call::udp_bind(port.at, id), Pending::UdpBind(id));
+        for id in core::mem::take(new_udp_ports) {
+            self.emit_udp_port(elastic, thread, id);
         }
+    }
+
+    /// Binds a UDP port, or asks for what arrives at one that other processes have as well.
+    fn emit_udp_port(&mut self, elastic: usize, thread: &mut Thread, id: Id) {
+        let common = self.is_common(id);
+        if common == Some(true) {
+            self.says_it_takes(id);
+        }
+        let Core { udp_ports, elastic_threads, .. } = self;
+        let Some(port) = udp_ports.get_mut(id) else { return };
+        let bind = match common {
+            Some(takes) => call::udp_share(port.at, id, takes),
+            None => call::udp_bind(port.at, id),
+        };
+        // One that is bound has the same handle afterwards.
+        if port.handles.get(elastic).is_none() {
+            port.handles.set(elastic, PortHandle::Asked);
+        }
+        elastic_threads[elastic].batch.push(thread, bind, Pending::UdpBind(id));
     }
 
     /// Tells the dataplane what the sockets of ports listen to now; returns whether there was
@@ -485,14 +502,6 @@ impl Core {
         let is_wanted = !port.members.is_empty();
         if answer == Err(Error::Again) && is_wanted {
             return self.elastic_threads[elastic].new_udp_ports.push(id);
-        }
-        if answer == Err(Error::InUse) && port.inherited && is_wanted {
-            port.handles.set(elastic, PortHandle::Unasked);
-            let members = port.members.clone();
-            self.elastic_threads[elastic].taken_udp_ports.push(id);
-            // One that was closed meanwhile waits no longer.
-            members.into_iter().for_each(|member| self.mark_dirty(member));
-            return;
         }
         let members = port.members.clone();
         self.opened(elastic, id, answer, true);

@@ -191,6 +191,7 @@ pub fn wait_set(
             return Ok(count);
         }
         if polls {
+            core.takes_datagrams(Interest::Set(id));
             let ready = may_be_ready(&core, id);
             return Ok(if ready { check_linux(&mut core, id, events) } else { 0 });
         }

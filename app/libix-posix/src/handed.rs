@@ -86,13 +86,7 @@ impl Core {
     pub fn watches_handed(&mut self, interest: Interest<'_>, yes: bool) {
         for id in &self.handed {
             let Some(socket) = self.sockets.get(*id) else { continue };
-            let is_in = |set: &Id| socket.watches.iter().any(|watch| watch.set == *set);
-            let waits = match interest {
-                Interest::Socket(only) => only == *id,
-                Interest::Several(several, sets) => several.contains(id) || sets.iter().any(is_in),
-                Interest::Set(set) => is_in(&set),
-            };
-            if waits {
+            if interest.is_for(*id, socket) {
                 socket.noted_at().into_iter().for_each(|at| holders::watches(at, yes));
             }
         }

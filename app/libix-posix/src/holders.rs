@@ -287,11 +287,17 @@ pub fn arrived() {
     }
 }
 
-/// This process owns a connection that others have.
+/// This process owns a connection that others have, or gets what arrives at a UDP socket.
 pub fn owns(at: u32) {
     if let Some(one) = connection(at) {
         one.owner.store(ATTACHMENT.load(Ordering::Relaxed), Ordering::Release);
     }
+}
+
+/// Whether this process is the last one that has said so.
+pub fn is_owner(at: u32) -> bool {
+    let own = ATTACHMENT.load(Ordering::Relaxed);
+    own != 0 && connection(at).is_some_and(|one| one.owner.load(Ordering::Acquire) == own)
 }
 
 /// This process executes another program: nobody gives it anything before that has begun.

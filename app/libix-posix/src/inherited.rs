@@ -4,21 +4,18 @@
 //! there is one queue, and whoever waits accepts. So a process in which no thread waits for the
 //! listener gives the connection to one that waits ([`crate::kin`]); if none does, it keeps it, and
 //! looks again until one waits or its own threads accept.
-use crate::elastic_thread::ElasticThread;
+use crate::kin;
 use crate::slab::Id;
 use crate::socket::{Kind, Listener, Socket};
 use crate::state::Core;
 use crate::stream::{Gift, Phase, Stream};
 use crate::wait::Interest;
-use crate::{clock, kin};
 use libix::Error;
 use libix::engine::Ending;
 use std::net::SocketAddr;
 
 /// Time between looks at whether another process waits for a connection that is kept here, µs.
 const KEEPS_US: u64 = 1_000;
-/// Time between attempts to bind a UDP port that another process has bound, µs.
-const BINDS_US: u64 = 20_000;
 
 /// How many processes are asked to take a connection whose listener is closed here.
 const TRIES_MAX: u32 = 64;
@@ -108,31 +105,12 @@ impl Core {
         }
         self.hand_over();
         self.look_at_afloat();
-        self.bind_again();
         for port in self.ports.ids() {
             let Some(port) = self.ports.get(port) else { continue };
             let at = port.at;
             for listener in port.members.clone() {
                 self.hand_out_of(listener, at);
             }
-        }
-    }
-
-    /// UDP ports that this process has inherited, and another one has bound: the first that is free
-    /// again is this one's, as that of a daemon whose parent ends.
-    fn bind_again(&mut self) {
-        let is_taken = |thread: &ElasticThread| !thread.taken_udp_ports.is_empty();
-        if !self.all_elastic_threads().iter().any(is_taken) {
-            return;
-        }
-        self.looks_us = Some(BINDS_US);
-        let now_us = clock::now_us();
-        if now_us < self.udp_again_us {
-            return;
-        }
-        self.udp_again_us = now_us + BINDS_US;
-        for thread in &mut self.elastic_threads[..self.elastic_count] {
-            thread.new_udp_ports.append(&mut thread.taken_udp_ports);
         }
     }
 

@@ -30,6 +30,7 @@
 
 // Linux.
 mod clock;
+mod common_ports;
 mod commons;
 mod confined;
 mod errno;

@@ -128,6 +128,8 @@ pub struct UdpPort {
     pub at: SocketAddr,
     /// The parent of this process has bound it as well.
     pub inherited: bool,
+    /// Threads of this process have waited for what arrives, and other processes have it as well.
+    pub takes: bool,
     /// The options that each elastic thread was last told.
     told: Vec<SendOptions>,
     /// The groups that the dataplane was told.
@@ -145,6 +147,7 @@ impl UdpPort {
             members: Vec::new(),
             at,
             inherited: false,
+            takes: false,
             told: Vec::new(),
             told_groups: Wanted::new(),
             source_memory: Vec::new(),

@@ -158,7 +158,6 @@ impl Core {
         };
         for thread in &mut self.elastic_threads {
             thread.new_udp_ports.retain(|port| *port != id);
-            thread.taken_udp_ports.retain(|port| *port != id);
         }
         if !port.handles.is_awaited() {
             for (elastic, handle) in port.handles.all() {

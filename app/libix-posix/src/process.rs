@@ -403,7 +403,7 @@ impl Core {
         }
         for id in self.udp_ports.ids() {
             if let Some(port) = self.udp_ports.get_mut(id) {
-                port.inherited = true;
+                (port.inherited, port.takes) = (true, false);
             }
         }
         self.handed.retain(|id| {

@@ -11,6 +11,7 @@ use crate::slab::Id;
 use crate::socket::{Datagrams, Incoming, Kind, Socket, charged};
 use crate::state::Core;
 use crate::stream::Phase;
+use crate::wait::Interest;
 use libc::{MSG_DONTWAIT, MSG_ERRQUEUE, MSG_PEEK, MSG_TRUNC, MSG_WAITALL};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::RawFd;
@@ -100,6 +101,7 @@ pub fn receive(fd: RawFd, mut to: Scatter<'_>, flags: i32) -> Outcome<Received> 
             return Ok(Received { ipv6, ..received? });
         }
         if nonblocking {
+            core.takes_datagrams(Interest::Socket(id));
             core = ops::poll_if_repeated(core, id);
             let received = attempt(&mut core).unwrap_or(Err(libc::EAGAIN))?;
             return Ok(Received { ipv6, ..received });

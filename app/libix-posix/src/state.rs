@@ -77,8 +77,6 @@ pub struct Core {
     pub thrift: Thrift,
     /// Longest sleep of a driver, µs, while something here depends on other processes.
     pub looks_us: Option<u64>,
-    /// When UDP ports that another process has bound are tried again, µs.
-    pub udp_again_us: u64,
     /// What was seen last of what other processes say of connections.
     pub holders_seen: u32,
     /// When they are looked at without a word of theirs, µs.
@@ -128,7 +126,6 @@ impl Core {
             asks_again: None,
             thrift: Thrift::NONE,
             looks_us: None,
-            udp_again_us: 0,
             holders_seen: 0,
             holders_again_us: 0,
             holders_news_us: 0,

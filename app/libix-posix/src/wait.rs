@@ -93,6 +93,7 @@ pub fn wait<T>(
     let mut core = core;
     let listeners = core.waits_for_listeners(how.interest);
     core.watches_handed(how.interest, true);
+    core.takes_datagrams(how.interest);
     let (mut core, result) = wait_at(core, elastic, how, ready);
     core.waits_no_more(&listeners);
     core.watches_handed(how.interest, false);

@@ -122,6 +122,17 @@ pub enum Call {
         /// The application's name of the socket.
         cookie: Cookie,
     },
+    /// As [`Call::UdpBind`], where other processes of the program may have the same address and
+    /// port: each of them may send. Returns the same id again when it is called again.
+    UdpShare {
+        /// The local address and port, which is not 0.
+        at: Endpoint,
+        /// The application's name of the socket.
+        cookie: Cookie,
+        /// The caller gets what arrives from now on, until another process does so. Without it, it
+        /// gets what arrives only if no other process has the port, or when those have ended.
+        takes: bool,
+    },
     /// Ends a UDP socket.
     UdpUnbind {
         /// Its id.
@@ -378,6 +389,11 @@ impl Call {
                 let [high, low] = words(at.addr);
                 (call_op::UDP_BIND, [high, low, at.port as u64, cookie, 0, 0])
             }
+            Call::UdpShare { at, cookie, takes } => {
+                let [high, low] = words(at.addr);
+                let shares = SHARES + takes as u64;
+                (call_op::UDP_BIND, [high, low, at.port as u64, cookie, shares, 0])
+            }
             Call::UdpUnbind { socket } => (call_op::UDP_UNBIND, [socket as u64, 0, 0, 0, 0, 0]),
             Call::UdpSendV { socket, to, sg, cookie } => {
                 let [high, low] = words(to.addr);
@@ -476,10 +492,15 @@ impl Call {
                 Call::SetOpt { handle: a[0], option: FlowOption::decode(a[1], a[2])? }
             }
             call_op::GET_INFO => Call::GetInfo { handle: a[0], to: a[1] },
-            call_op::UDP_BIND => Call::UdpBind {
-                at: Endpoint { addr: addr(a[0], a[1]), port: number(a[2])? },
-                cookie: a[3],
-            },
+            call_op::UDP_BIND => {
+                let at = Endpoint { addr: addr(a[0], a[1]), port: number(a[2])? };
+                match a[4] {
+                    0 => Call::UdpBind { at, cookie: a[3] },
+                    SHARES => Call::UdpShare { at, cookie: a[3], takes: false },
+                    SHARES_AND_TAKES => Call::UdpShare { at, cookie: a[3], takes: true },
+                    _ => return Err(CallError::Invalid),
+                }
+            }
             call_op::UDP_UNBIND => Call::UdpUnbind { socket: id(a[0])? },
             call_op::UDP_SENDV => Call::UdpSendV {
                 socket: a[0] as u32,
@@ -544,6 +565,9 @@ impl Call {
 /// Congestion control in the options word of `CONNECT` and `CONNECT_FROM`: 0 for the configured
 /// one, else 1 + a number of [`flow_opt`].
 const CONGESTION_BITS: u64 = 0xffff << 16;
+/// Of [`Call::UdpShare`], in a word that [`Call::UdpBind`] leaves 0.
+const SHARES: u64 = 1;
+const SHARES_AND_TAKES: u64 = 2;
 
 /// The options word of `CONNECT` and `CONNECT_FROM`. The peer's port is in its low 16 bits.
 const fn connect_word(port: u16, congestion: Option<Congestion>, local_port: u16) -> u64 {

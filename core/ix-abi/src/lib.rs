@@ -113,7 +113,8 @@ pub mod call_op {
     pub const SET_OPT: u32 = 11;
     /// args: handle, pointer to a [`crate::FlowInfo`] in transmit memory, which is written.
     pub const GET_INFO: u32 = 12;
-    /// args: address high, address low, port, cookie. Returns a UDP socket id.
+    /// args: address high, address low, port, cookie, and for a port that other processes of the
+    /// program may have as well 1, or 2 to get what arrives. Returns a UDP socket id.
     pub const UDP_BIND: u32 = 13;
     /// args: UDP socket id.
     pub const UDP_UNBIND: u32 = 14;

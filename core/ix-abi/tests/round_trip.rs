@@ -66,6 +66,7 @@ fn call() -> impl Strategy<Value = Call> {
             10 => Call::Abort { handle },
             11 => Call::SetOpt { handle, option },
             12 => Call::GetInfo { handle, to: b },
+            13 if a & 1 == 0 => Call::UdpShare { at, cookie, takes: b & 1 == 1 },
             13 => Call::UdpBind { at, cookie },
             14 => Call::UdpUnbind { socket: id },
             15 => Call::UdpSendV { socket: id, to, sg, cookie },

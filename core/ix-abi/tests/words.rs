@@ -64,6 +64,16 @@ fn calls() {
         (Call::SetOpt { handle, option: FlowOption::Nagle(true) }, 11, [handle, 1, 1, 0, 0, 0]),
         (Call::GetInfo { handle, to: 0x8000 }, 12, [handle, 0x8000, 0, 0, 0, 0]),
         (Call::UdpBind { at: WIDE, cookie }, 13, [WIDE_HIGH, WIDE_LOW, 0xffff, ANY, 0, 0]),
+        (
+            Call::UdpShare { at: WIDE, cookie, takes: false },
+            13,
+            [WIDE_HIGH, WIDE_LOW, 0xffff, ANY, 1, 0],
+        ),
+        (
+            Call::UdpShare { at: WIDE, cookie, takes: true },
+            13,
+            [WIDE_HIGH, WIDE_LOW, 0xffff, ANY, 2, 0],
+        ),
         (Call::UdpUnbind { socket: 0x8000_0001 }, 14, [0x8000_0001, 0, 0, 0, 0, 0]),
         (
             Call::UdpSendV { socket: 0x8000_0001, to: PEER, sg: SG, cookie },

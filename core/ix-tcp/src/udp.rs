@@ -121,8 +121,11 @@ type Place = (u16, IpAddr);
 /// tens of thousands.
 #[derive(Debug, Default)]
 pub struct UdpTable {
-    /// The slot of each socket.
+    /// The slot of the socket that gets what arrives at a place.
     places: BTreeMap<Place, u16>,
+    /// The slots of other processes' sockets there, which only send. The last one gets the place
+    /// when that socket is closed.
+    beside: BTreeMap<Place, Vec<u16>>,
     slots: Vec<Slot>,
     free: Vec<u16>,
     /// Of each socket and group, which sources it listens to.
@@ -134,6 +137,7 @@ impl UdpTable {
     pub const fn new() -> Self {
         Self {
             places: BTreeMap::new(),
+            beside: BTreeMap::new(),
             slots: Vec::new(),
             free: Vec::new(),
             filters: BTreeMap::new(),
@@ -142,7 +146,7 @@ impl UdpTable {
 
     /// Number of bound sockets.
     pub fn len(&self) -> usize {
-        self.places.len()
+        self.places.len() + self.beside.values().map(Vec::len).sum::<usize>()
     }
 
     /// True if no socket is bound.
@@ -159,6 +163,53 @@ impl UdpTable {
         if self.is_taken(addr, port) {
             return Err(BindError::InUse);
         }
+        let id = self.insert(addr, port, cookie)?;
+        self.places.insert((port, addr), id.slot() as u16);
+        Ok(id)
+    }
+
+    /// As [`Self::bind`] by a process, `owner`, where others of its program may have the same
+    /// address and port. Each of them may send. The one that `takes` gets what arrives, until
+    /// another one does or until it ends; the first one without that. Called again by the same
+    /// process, it returns the same socket.
+    pub fn share(
+        &mut self,
+        (addr, port): (IpAddr, u16),
+        cookie: u64,
+        owner: u8,
+        takes: bool,
+    ) -> Result<UdpSocketId, BindError> {
+        let place = (port, addr);
+        let Some(front) = self.places.get(&place).copied() else {
+            let id = self.bind(addr, port, cookie)?;
+            self.get_mut(id).into_iter().for_each(|socket| socket.owner = owner);
+            return Ok(id);
+        };
+        let of = |slot: u16| self.slots[usize::from(slot)].socket.filter(|s| s.owner == owner);
+        if let Some(own) = of(front) {
+            return Ok(own.id);
+        }
+        let mut beside = self.beside.get(&place).into_iter().flatten();
+        let id = match beside.find_map(|slot| of(*slot)) {
+            Some(own) => own.id,
+            None => {
+                let id = self.insert(addr, port, cookie)?;
+                self.get_mut(id).into_iter().for_each(|socket| socket.owner = owner);
+                self.beside.entry(place).or_default().push(id.slot() as u16);
+                id
+            }
+        };
+        if takes {
+            self.places.insert(place, id.slot() as u16);
+            let beside = self.beside.entry(place).or_default();
+            beside.retain(|slot| usize::from(*slot) != id.slot());
+            beside.push(front);
+        }
+        Ok(id)
+    }
+
+    /// Puts a socket into a slot.
+    fn insert(&mut self, addr: IpAddr, port: u16, cookie: u64) -> Result<UdpSocketId, BindError> {
         let slot = self.free_slot().ok_or(BindError::TooMany)?;
         let id = UdpSocketId::new(usize::from(slot), self.slots[usize::from(slot)].generation);
         let (to_groups, listens) = (ToGroups::default(), false);
@@ -176,7 +227,6 @@ impl UdpTable {
             listens,
         };
         self.slots[usize::from(slot)].socket = Some(socket);
-        self.places.insert((port, addr), slot);
         Ok(id)
     }
 
@@ -205,7 +255,22 @@ impl UdpTable {
     /// Closes a socket and returns it; `None` for a stale or forged name.
     pub fn unbind(&mut self, id: UdpSocketId) -> Option<UdpSocket> {
         let socket = *self.get(id)?;
-        self.places.remove(&(socket.port, socket.addr));
+        let (place, number) = ((socket.port, socket.addr), id.slot() as u16);
+        let mut next = None;
+        if let Some(beside) = self.beside.get_mut(&place) {
+            beside.retain(|slot| *slot != number);
+            if self.places.get(&place) == Some(&number) {
+                next = beside.pop();
+            }
+            if beside.is_empty() {
+                self.beside.remove(&place);
+            }
+        }
+        match next {
+            Some(next) => _ = self.places.insert(place, next),
+            None if self.places.get(&place) == Some(&number) => _ = self.places.remove(&place),
+            None => {}
+        }
         if socket.listens {
             self.filters.retain(|(of, _), _| *of != id);
         }
@@ -217,20 +282,10 @@ impl UdpTable {
 
     /// Closes all sockets that `ends` selects.
     pub fn unbind_where(&mut self, ends: impl Fn(&UdpSocket) -> bool) {
-        let UdpTable { places, slots, free, filters } = self;
-        filters.retain(|(id, _), _| {
-            let socket = slots.get(id.slot()).and_then(|slot| slot.socket.as_ref());
-            !socket.is_some_and(&ends)
-        });
-        places.retain(|_, number| {
-            let slot = &mut slots[usize::from(*number)];
-            let stays = !slot.socket.as_ref().is_some_and(&ends);
-            if !stays {
-                slot.empty();
-                free.push(*number);
-            }
-            stays
-        });
+        let ended = self.iter().filter(|socket| ends(socket)).map(|socket| socket.id);
+        for id in ended.collect::<Vec<_>>() {
+            self.unbind(id);
+        }
     }
 
     /// The socket of this name; `None` for a stale or forged one.
@@ -283,9 +338,15 @@ impl UdpTable {
         })
     }
 
-    /// All sockets, by port and address.
+    /// All sockets.
     pub fn iter(&self) -> impl Iterator<Item = &UdpSocket> {
-        self.places.values().filter_map(|slot| self.slots[usize::from(*slot)].socket.as_ref())
+        let all = self.places.values().chain(self.beside.values().flatten());
+        all.filter_map(|slot| self.slots[usize::from(*slot)].socket.as_ref())
+    }
+
+    /// Whether a socket has exactly this address and port.
+    pub fn has(&self, addr: IpAddr, port: u16) -> bool {
+        self.places.contains_key(&(port, addr))
     }
 
     /// Whether a socket has this port, of whatever address.
@@ -397,6 +458,28 @@ mod tests {
         assert_eq!(table.unbind(old), None);
         assert_eq!(table.get(new).map(|socket| socket.port), Some(54));
         assert_eq!(table.get(UdpSocketId(u32::MAX)), None);
+    }
+
+    #[test]
+    fn processes_that_share_a_place_get_what_arrives_in_turn() {
+        let mut table = UdpTable::new();
+        let first = table.bind(A, 53, 1).unwrap();
+        assert_eq!(table.bind(A, 53, 2), Err(BindError::InUse));
+        let second = table.share((A, 53), 2, 7, false).unwrap();
+        assert_eq!(cookie(&table, A, 53), Some(1), "who only sends takes nothing");
+        assert_eq!(table.share((A, 53), 2, 7, true), Ok(second));
+        assert_eq!(cookie(&table, A, 53), Some(2));
+        let third = table.share((A, 53), 3, 8, true).unwrap();
+        assert_eq!((cookie(&table, A, 53), table.len()), (Some(3), 3));
+        assert_eq!(table.share((A, 53), 1, 0, true), Ok(first));
+        assert_eq!(cookie(&table, A, 53), Some(1));
+        // The one that had it before gets it back.
+        table.unbind(first).unwrap();
+        assert_eq!(cookie(&table, A, 53), Some(3));
+        table.unbind_where(|socket| socket.owner == 7);
+        assert!(table.get(second).is_none() && table.has(A, 53));
+        table.unbind(third).unwrap();
+        assert!(table.is_empty() && !table.has(A, 53) && table.beside.is_empty());
     }
 
     #[test]

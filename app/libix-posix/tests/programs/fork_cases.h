@@ -437,6 +437,36 @@ static void both_send_datagrams(void)
     SAY(recv(fd, buffer, 100, MSG_DONTWAIT));
 }
 
+static void each_receives_datagrams(void)
+{
+    struct inet to;
+    int fd = datagrams(&to);
+    struct gate first = gate();
+    tell("usend 4");
+    SAY(recv(fd, buffer, 100, 0));
+    CHILD(pid)
+        open_gate(&first);
+        SAY(recv(fd, buffer, 100, 0));
+        SAY(sendto(fd, "abc", 3, 0, (struct sockaddr *)&to, sizeof to));
+        idle();
+    ENDS
+    pass_gate(&first);
+    sleep_ms(300);
+    tell("usend 5");
+    SAY(tell("urecv"));
+    SAY(sendto(fd, "abcd", 4, 0, (struct sockaddr *)&to, sizeof to));
+    SAY(tell("urecv"));
+    SAY(recv(fd, buffer, 100, MSG_DONTWAIT));
+    sleep_ms(100);
+    tell("usend 6");
+    SAY(soon(fd, POLLIN));
+    SAY(recv(fd, buffer, 100, 0));
+    slain(pid);
+    tell("usend 7");
+    SAY(soon(fd, POLLIN));
+    SAY(recv(fd, buffer, 100, 0));
+}
+
 static void grandchild_serves(void)
 {
     int fd = accepted();

@@ -100,6 +100,7 @@ impl World {
             | Call::TxFree { .. }
             | Call::Give { .. }
             | Call::UdpListen { .. }
+            | Call::UdpShare { .. }
             | Call::Nudge { .. } => Err(CallError::NoSys),
         }
     }

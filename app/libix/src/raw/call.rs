@@ -123,6 +123,12 @@ pub fn udp_bind(at: SocketAddr, cookie: Cookie) -> Batched {
     Batched(Call::UdpBind { at: addr::endpoint(at), cookie })
 }
 
+/// Returns a UDP socket id. Other processes of the program may have the same address and port; with
+/// `takes`, what arrives there is the caller's from now on.
+pub fn udp_share(at: SocketAddr, cookie: Cookie, takes: bool) -> Batched {
+    Batched(Call::UdpShare { at: addr::endpoint(at), cookie, takes })
+}
+
 /// Closes a UDP socket.
 pub fn udp_unbind(socket: u64) -> Batched {
     Batched(Call::UdpUnbind { socket: id(socket) })

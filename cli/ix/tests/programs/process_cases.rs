@@ -26,7 +26,6 @@ const DIFFERS: &[(&str, &[&str])] = &[
         "what a bound socket becomes in one process it does not become in another one",
         &["child_listens_and_the_parent_accepts", "child_connects"],
     ),
-    ("one process at a time has a UDP port", &["both_send_datagrams"]),
     (
         "an epoll set is each process's own copy after a fork",
         &["child_adds_to_the_set", "child_deletes_from_the_set", "entry_lives_as_long_as_the_file"],

@@ -98,6 +98,10 @@ impl ElasticThread {
                 let search = (random, &mut tcp.looks);
                 udp::bind(udp, &cx.io.cx, search, |port| packets.has_udp(port), (at, cookie))
             }
+            Call::UdpShare { at, cookie, takes } => {
+                let is_taken = self.packets.has_udp(at.port);
+                udp::share(udp, &cx.io.cx, is_taken, (at, cookie), takes)
+            }
             Call::UdpUnbind { socket } => udp::unbind(udp, &cx.io.cx, socket),
             Call::UdpSendV { socket, to, sg, cookie } => {
                 udp::sendv(udp, cx.io, socket, to, sg, cookie)

@@ -167,8 +167,7 @@ pub(crate) fn bind(
     (at, cookie): (Endpoint, Cookie),
 ) -> Answer {
     let (addr, port) = (IpAddr(at.addr), at.port);
-    // A socket of a group, or of a broadcast, gets what is sent to it, and nothing else.
-    if !addr.is_wildcard() && !cx.is_group(addr) && !cx.may_use(addr) {
+    if !may_bind(cx, addr) {
         return Err(CallError::NotLocal);
     }
     let claims = &cx.shared.claims;
@@ -186,10 +185,48 @@ pub(crate) fn bind(
     if let Some(socket) = bound.ok().and_then(|id| sockets.get_mut(id)) {
         socket.owner = cx.caller;
     }
-    bound.map(|id| u64::from(id.0)).map_err(|e| match e {
+    bound.map(|id| u64::from(id.0)).map_err(error_of)
+}
+
+/// A socket of a group, or of a broadcast, gets what is sent to it, and nothing else.
+fn may_bind(cx: &Context, addr: IpAddr) -> bool {
+    addr.is_wildcard() || cx.is_group(addr) || cx.may_use(addr)
+}
+
+fn error_of(e: BindError) -> CallError {
+    match e {
         BindError::InUse => CallError::InUse,
         BindError::NoPort | BindError::TooMany => CallError::NoResource,
-    })
+    }
+}
+
+/// Binds a socket where other processes of the program may have the same address and port. One of
+/// them gets what arrives there: the one that `takes`.
+pub(crate) fn share(
+    sockets: &mut UdpTable,
+    cx: &Context,
+    is_taken: bool,
+    (at, cookie): (Endpoint, Cookie),
+    takes: bool,
+) -> Answer {
+    let (addr, port) = (IpAddr(at.addr), at.port);
+    if !may_bind(cx, addr) {
+        return Err(CallError::NotLocal);
+    }
+    if is_taken {
+        return Err(CallError::InUse);
+    }
+    let (source, claimed) = (&cx.shared.updates.source, SharedPort { udp: true, number: port });
+    // The port is claimed once for all of them.
+    let is_first = !sockets.has(addr, port);
+    if is_first {
+        cx.shared.claims.enter(source, claimed, cx.now_us)?;
+    }
+    let shared = sockets.share((addr, port), cookie, cx.caller, takes);
+    if is_first && shared.is_err() {
+        cx.shared.claims.leave(source, claimed);
+    }
+    shared.map(|id| u64::from(id.0)).map_err(error_of)
 }
 
 /// Ends a socket.
@@ -204,21 +241,18 @@ pub(crate) fn end(sockets: &mut UdpTable, cx: &Context, id: UdpSocketId) -> Opti
     if ended.listens {
         groups::forget(cx, id);
     }
-    let claimed = SharedPort { udp: true, number: ended.port };
-    cx.shared.claims.leave(&cx.shared.updates.source, claimed);
+    if !sockets.has(ended.addr, ended.port) {
+        let claimed = SharedPort { udp: true, number: ended.port };
+        cx.shared.claims.leave(&cx.shared.updates.source, claimed);
+    }
     Some(())
 }
 
 /// Ends all sockets of a process; their ports may be Linux's again.
 pub(crate) fn end_all_of(sockets: &mut UdpTable, cx: &Context, owner: AttachmentId) {
-    let of_it = |socket: &UdpSocket| socket.owner == owner;
-    let ports: Vec<u16> = sockets.iter().filter(|s| of_it(s)).map(|s| s.port).collect();
-    let listening = sockets.iter().filter(|socket| of_it(socket) && socket.listens);
-    listening.for_each(|socket| groups::forget(cx, socket.id));
-    sockets.unbind_where(of_it);
-    for number in ports {
-        let claimed = SharedPort { udp: true, number };
-        cx.shared.claims.leave(&cx.shared.updates.source, claimed);
+    let of_it = sockets.iter().filter(|socket| socket.owner == owner).map(|socket| socket.id);
+    for id in of_it.collect::<Vec<_>>() {
+        end(sockets, cx, id);
     }
 }
 

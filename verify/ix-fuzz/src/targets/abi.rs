@@ -138,7 +138,7 @@ impl Application {
                     continue;
                 }
                 Call::Listen { .. } => &mut self.listeners,
-                Call::UdpBind { .. } => &mut self.sockets,
+                Call::UdpBind { .. } | Call::UdpShare { .. } => &mut self.sockets,
                 Call::TimerSet { .. } => &mut self.timers,
                 Call::Connect { .. } => &mut self.handles,
                 _ => continue,
