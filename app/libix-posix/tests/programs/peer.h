@@ -289,7 +289,8 @@ static int serve(int port, int many)
     signal(SIGPIPE, SIG_IGN);
     int control = socket(family, SOCK_STREAM, 0);
     setsockopt(control, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-    struct inet at = address("0.0.0.0", port), subject;
+    /* `to`: whom its datagrams go to, the subject or a group. */
+    struct inet at = address("0.0.0.0", port), subject, to = {0};
     if (bind(control, (struct sockaddr *)&at, sizeof at) < 0 || listen(control, 64) < 0) {
         perror("peer");
         return 1;
@@ -426,10 +427,11 @@ static int serve(int port, int many)
             struct timeval limit = {.tv_sec = 5};
             setsockopt(u, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
             subject.sin_port = htons(number);
+            to = subject;
             answer = port_of(u);
         } else if (!strcmp(word, "usend")) {
             memset(bytes, 'u', 2000);
-            answer = sendto(u, bytes, number, 0, (struct sockaddr *)&subject, sizeof subject);
+            answer = sendto(u, bytes, number, 0, (struct sockaddr *)&to, sizeof to);
         } else if (!strcmp(word, "ufields")) {
             /* Hop limit and type of service of what it sends from now on, whatever the family. */
             int hops = number >> 8, tos = number & 255;
@@ -441,7 +443,7 @@ static int serve(int port, int many)
             /* After the answer. */
             if (!fork()) {
                 sleep_ms(number);
-                sendto(u, bytes, 10, 0, (struct sockaddr *)&subject, sizeof subject);
+                sendto(u, bytes, 10, 0, (struct sockaddr *)&to, sizeof to);
                 _exit(0);
             }
         } else if (!strcmp(word, "urecv")) {
@@ -466,22 +468,22 @@ static int serve(int port, int many)
             /* What it sends goes to 224.1.1.number from now on, or to ff02::number; or it listens
              * to that; 255: the broadcast of the network. */
             char group[32];
-            struct inet own, to;
+            struct inet own, there;
             socklen_t len = sizeof own;
             getsockname(c, (struct sockaddr *)&own, &len);
             snprintf(group, sizeof group, IS_V6 ? "ff02::%lx" : "224.1.1.%ld", (long)number);
-            to = address_of(family, group, ntohs(subject.sin_port));
+            there = address_of(family, group, ntohs(subject.sin_port));
             if (!IS_V6 && number == 255)
-                to.sin_addr.s_addr = own.sin_addr.s_addr | htonl(0xffff);
+                there.sin_addr.s_addr = own.sin_addr.s_addr | htonl(0xffff);
             if (IS_V6) {
                 int index = interface_of(&own);
-                struct ipv6_mreq request = {to.sin6_addr, index};
+                struct ipv6_mreq request = {there.sin6_addr, index};
                 setsockopt(u, IPPROTO_IPV6, IPV6_MULTICAST_IF, &index, sizeof index);
                 answer = word[1] == 'g' ? 0
                                         : setsockopt(u, IPPROTO_IPV6, IPV6_JOIN_GROUP, &request,
                                                      sizeof request);
             } else {
-                struct ip_mreq request = {to.sin_addr, own.sin_addr};
+                struct ip_mreq request = {there.sin_addr, own.sin_addr};
                 setsockopt(u, IPPROTO_IP, IP_MULTICAST_IF, &own.sin_addr, 4);
                 setsockopt(u, SOL_SOCKET, SO_BROADCAST, &one, sizeof one);
                 answer = word[1] == 'g' ? 0
@@ -489,7 +491,7 @@ static int serve(int port, int many)
                                                      sizeof request);
             }
             if (word[1] == 'g')
-                subject = to;
+                to = there;
         } else if (!strcmp(word, "uclose")) {
             answer = close(u);
             u = -1;

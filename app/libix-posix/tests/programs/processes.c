@@ -1,6 +1,7 @@
 /* Corner cases of sockets that several processes have. `processes peer PORT` is the other end,
  * always on Linux; `processes run OWN-IP PEER-IP PORT [CASE]` runs the cases, each in a process of
  * its own, and prints the result of every call. The output must be the same on Linux and on IX.
+ * `run OWN-IP PEER-IP PORT beside CASE…` runs all, and those that are named beside the others.
  * `processes as ROLE NUMBER…` is a program that a case executes with descriptors of these numbers. */
 #include "peer.h"
 #include <netdb.h>
@@ -212,6 +213,32 @@ static void on_alarm(int signal)
 }
 
 /* Runs one case in a group of processes of its own. */
+static void run(unsigned number, int port);
+
+/* Runs a case beside others; returns its process. What it says is in the file `said`. */
+static pid_t run_beside(unsigned number, int port, FILE *said)
+{
+    fflush(stdout);
+    pid_t pid = fork();
+    if (pid == 0) {
+        dup2(fileno(said), 1);
+        run(number, port);
+        fflush(stdout);
+        _exit(0);
+    }
+    return pid;
+}
+
+/* Waits for such a case and prints what it has said. */
+static void print_beside(pid_t pid, FILE *said)
+{
+    waitpid(pid, NULL, 0);
+    rewind(said);
+    for (int c; (c = fgetc(said)) != EOF;)
+        putchar(c);
+    fclose(said);
+}
+
 static void run(unsigned number, int port)
 {
     printf("== %s\n", cases[number].name);
@@ -248,8 +275,19 @@ int main(int argc, char **argv)
         return 2;
     own_ip = argv[2];
     peer_ip = argv[3];
-    for (unsigned i = 0; i < sizeof cases / sizeof cases[0]; i++)
-        if (argc == 5 || !strcmp(argv[5], cases[i].name))
-            run(i, atoi(argv[4]));
+    enum { COUNT = sizeof cases / sizeof cases[0] };
+    int port = atoi(argv[4]), is_beside = argc > 5 && !strcmp(argv[5], "beside");
+    pid_t beside[COUNT] = {0};
+    FILE *said[COUNT];
+    for (int at = 6; is_beside && at < argc; at++)
+        for (unsigned i = 0; i < COUNT; i++)
+            if (!strcmp(argv[at], cases[i].name))
+                beside[i] = run_beside(i, port, said[i] = tmpfile());
+    for (unsigned i = 0; i < COUNT; i++)
+        if (!beside[i] && (argc == 5 || is_beside || !strcmp(argv[5], cases[i].name)))
+            run(i, port);
+    for (unsigned i = 0; i < COUNT; i++)
+        if (beside[i])
+            print_beside(beside[i], said[i]);
     return 0;
 }
