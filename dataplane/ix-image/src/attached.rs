@@ -176,8 +176,8 @@ impl<'a> Attached<'a> {
         self.say(&message);
     }
 
-    /// Maps what the process shares; returns its pidfd as well. `None`: it is for a process that has
-    /// not asked yet.
+    /// Maps what the process shares; returns its pidfd as well. `None`: no process has asked for it
+    /// yet.
     fn attach(
         &self,
         number: usize,

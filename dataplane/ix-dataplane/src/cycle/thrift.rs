@@ -1,5 +1,6 @@
 //! Gives memory back that a load has needed and that nobody uses any more: frames beyond those of
-//! the devices, and slots of flows. Looks once a second, because what was needed a moment ago is soon needed again.
+//! the devices, and slots of flows. Looks once a second, because what was needed a moment ago is
+//! soon needed again.
 use super::ElasticThread;
 use crate::flows::Flows;
 use ix_mem::{PacketMemory, Pool};
