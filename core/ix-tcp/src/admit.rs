@@ -1,19 +1,16 @@
 //! Which segments may be processed, and the replies to the others: RFC 9293 section 3.10.7.4 (first
-//! to fifth), RFC 5961, RFC 7323 section 5, RFC 1337, RFC 6191.
+//! to fifth), RFC 5961, RFC 7323 section 5, RFC 1337.
 use crate::config::Config;
 use crate::ecn::NOT_ECT;
 use crate::output::{DeadReason, Output, RxBuf, SegmentOut};
 use crate::state::State;
 use crate::stats::TcpCounter;
 use crate::tcb::{Flags, Tcb};
-use ix_wire::{Seq, TcpFlags, TcpHeader};
+use ix_wire::{TcpFlags, TcpHeader};
 
 /// A `ts_recent` that is older, in units of 2^20 µs, is not compared any more (RFC 7323 section
 /// 5.5: 24 days).
 const TS_RECENT_LIFE: u32 = 1_977_539;
-/// How long a connection of ours is in TIME-WAIT before its port is used again, as on Linux
-/// (`tcp_tw_reuse`).
-const REOPEN_AFTER_US: u64 = 1_000_000;
 
 impl<B: RxBuf> Tcb<B> {
     /// Whether a segment may be processed: RFC 9293 section 3.10.7.4, first to fourth, and the
@@ -244,40 +241,6 @@ impl<B: RxBuf> Tcb<B> {
     fn take_reset_in_time_wait(&mut self, hdr: &TcpHeader, out: &mut impl Output<B>) {
         if self.flags.has(Flags::SYN_REFUSED) && hdr.seq == self.rcv_nxt {
             self.die(DeadReason::Closed, out);
-        }
-    }
-
-    /// The lowest initial sequence number for the successor of this connection in TIME-WAIT: above
-    /// all that this one has sent, even if that was faster than the clock of initial sequence
-    /// numbers (RFC 9293 section 3.6.1).
-    pub fn successor_floor(&self) -> Seq {
-        self.snd_nxt + 1
-    }
-
-    /// Whether this connection, in TIME-WAIT, may be deleted in favour of a new one that we open
-    /// from the same port. With timestamps, which go on, the peer takes nothing old for new after
-    /// a second (RFC 6191; RFC 7323 section 5.4: a clock of at most a second).
-    pub fn may_be_reopened(&self, cfg: &Config, now_us: u64) -> bool {
-        let since_us = self.state_at_us.saturating_sub(u64::from(cfg.time_wait_us));
-        self.state == State::TimeWait
-            && self.flags.has(Flags::TIMESTAMPS)
-            && now_us >= since_us.saturating_add(REOPEN_AFTER_US)
-    }
-
-    /// Whether this connection, in TIME-WAIT, may be deleted in favour of a new SYN of the peer
-    /// (RFC 6191 section 2; RFC 9293 section 3.6.1). The caller then frees it and gives the SYN to
-    /// the listener.
-    pub fn gives_way_to(&self, syn: &TcpHeader) -> bool {
-        const MASK: u16 = TcpFlags::SYN.0 | TcpFlags::ACK.0 | TcpFlags::RST.0 | TcpFlags::FIN.0;
-        if self.state != State::TimeWait || syn.flags.0 & MASK != TcpFlags::SYN.0 {
-            return false;
-        }
-        match syn.options.timestamp {
-            Some((val, _)) if self.flags.has(Flags::TIMESTAMPS) => {
-                let newer = val.wrapping_sub(self.ts_recent) as i32;
-                newer > 0 || (newer == 0 && syn.seq.gt(self.rcv_nxt))
-            }
-            _ => syn.seq.gt(self.rcv_nxt),
         }
     }
 }

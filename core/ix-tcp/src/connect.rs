@@ -84,7 +84,7 @@ impl<B: RxBuf> Tcb<B> {
     }
 
     /// A control block without a peer. Our SYN has number `iss` and is not sent.
-    fn new(
+    pub(crate) fn new(
         cfg: &Config,
         tuple: FlowTuple,
         state: State,

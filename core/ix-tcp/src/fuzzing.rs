@@ -2,7 +2,7 @@
 //! in tests.
 use crate::reassembly::{Inserted, Reassembly};
 use crate::records::TxRecord;
-use crate::{Config, Output, RxBuf, SegmentOut, Tcb, TcpCounter, TcpEvent};
+use crate::{Config, Output, RxBuf, SegmentOut, State, Tcb, TcpCounter, TcpEvent};
 use ix_wire::{FlowTuple, IpAddr, SackBlocks, Seq, TcpFlags, TcpHeader, TcpOptions};
 
 impl RxBuf for Vec<u8> {
@@ -15,6 +15,14 @@ impl RxBuf for Vec<u8> {
     fn truncate(&mut self, n: usize) {
         Vec::truncate(self, n);
     }
+}
+
+/// A connection in TIME-WAIT that ends then, for tests.
+pub fn in_time_wait<B: RxBuf>(tuple: FlowTuple, ends_us: u64) -> Tcb<B> {
+    let mut tcb = Tcb::new(&Config::default(), tuple, State::TimeWait, Seq(1), 0, 0);
+    tcb.flags.set(crate::tcb::Flags::ORPHAN);
+    tcb.state_at_us = ends_us;
+    tcb
 }
 
 /// The ranges of set octets.

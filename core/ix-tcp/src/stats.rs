@@ -110,6 +110,9 @@ counters! {
     PmtuRaised = "pmtu_raised",
     /// Segments not sent because no transmit buffer was free.
     TransmitFailed = "transmit_failed",
+    /// Connections reset because receive buffers had run out, of which they held some, while their
+    /// peers took nothing (RFC 6429).
+    ResetForBuffers = "reset_for_buffers",
 }
 
 /// One number for each [`TcpCounter`].

@@ -33,6 +33,11 @@ impl Flags {
         self.0 & flag != 0
     }
 
+    /// All of them.
+    pub fn bits(self) -> u16 {
+        self.0
+    }
+
     #[inline]
     pub fn set(&mut self, flag: u16) {
         self.0 |= flag;

@@ -19,6 +19,9 @@ const SYN_AGAIN_US: u64 = 2_000;
 /// How long an idle connection keeps memory that it does not need any more.
 pub(crate) const IDLE_US: u64 = 1_000_000;
 
+/// Where buffers are short, a peer may take nothing for so long.
+const IN_VAIN_US: u64 = 1_000_000;
+
 impl<B: RxBuf> Tcb<B> {
     /// When [`Self::timer`] must be called next; `u64::MAX`: never. It changes often. The caller
     /// may check it lazily, because an acknowledgement only moves it later.
@@ -296,6 +299,15 @@ impl<B: RxBuf> Tcb<B> {
     /// window is closed, for as long as Linux waits then.
     pub fn must_progress(&mut self) {
         self.rare_mut().must_progress = true;
+    }
+
+    /// Buffers that the application has of this connection and cannot return soon, because the peer
+    /// has taken nothing of what is sent for a second and more, though asked again: it is gone, or
+    /// keeps its window closed. Its connection may be reset where buffers are short (RFC 6429).
+    pub fn buffers_in_vain(&self, now_us: u64) -> u16 {
+        let since_us = self.loss.as_ref().map_or(0, |loss| loss.unanswered_since_us);
+        let in_vain = since_us != 0 && now_us >= since_us.saturating_add(IN_VAIN_US);
+        if in_vain && self.state.synchronized() { self.rcv_held_bufs } else { 0 }
     }
 
     /// To be called when the peer has opened its closed window, which proves that it is there.

@@ -133,6 +133,46 @@ fn the_oldest_in_time_wait_gives_way() {
     assert_eq!(host.close(&new), [FIN_ACK]);
 }
 
+/// Connections in TIME-WAIT from which nothing is expected are kept apart. What comes for one finds
+/// it: a FIN that was sent again, a SYN that is newer, one that is not; and it ends in time.
+#[test]
+fn what_comes_for_one_in_time_wait_finds_it() {
+    let mut host = Host::new(64, 64);
+    let all: Vec<Accepted> = (0..4)
+        .map(|n| {
+            let accepted = host.accept(1000 + n).expect("room");
+            assert_eq!(host.close(&accepted), [FIN_ACK]);
+            assert_eq!(host.finish(&accepted).len(), 1);
+            accepted
+        })
+        .collect();
+    assert_eq!((host.total("time_wait"), host.total("flows")), (4, 4));
+    host.clock.advance(1_000_000);
+    // Its FIN again: acknowledged, and it waits anew.
+    let again = host.finish(&all[0]);
+    assert_eq!((again.len(), again[0].0.flags.0), (1, TcpFlags::ACK.0));
+    assert_eq!((again[0].0.seq, again[0].0.ack), (all[0].ours + 1, Seq(3)));
+    // A new SYN, above what it sent, opens a connection above what we sent.
+    let (_, sent) = host.deliver(1001, TcpFlags::SYN, 1_000, Seq(0));
+    assert_eq!(sent[0].0.flags.0, (TcpFlags::SYN | TcpFlags::ACK).0);
+    assert!(sent[0].0.seq.gt(all[1].ours + 1));
+    assert_eq!((host.total("time_wait"), host.total("flows")), (3, 4));
+    // An old SYN is acknowledged, and only the reset that answers this ends it.
+    host.deliver(1003, TcpFlags::RST, 3, Seq(0));
+    assert_eq!(host.total("time_wait"), 3);
+    let (_, sent) = host.deliver(1003, TcpFlags::SYN, 1, Seq(0));
+    assert_eq!((sent[0].0.flags.0, sent[0].0.ack), (TcpFlags::ACK.0, Seq(3)));
+    host.deliver(1003, TcpFlags::RST, 3, Seq(0));
+    assert_eq!(host.total("time_wait"), 2);
+    // The other two end after a minute, each by its own time.
+    host.clock.advance(59_100_000);
+    host.sent();
+    assert_eq!(host.total("time_wait"), 1);
+    host.clock.advance(1_000_000);
+    host.sent();
+    assert_eq!(host.total("time_wait"), 0);
+}
+
 #[test]
 fn only_so_many_closed_connections_are_ending() {
     let mut host = Host::new(64, 4);

@@ -1,7 +1,7 @@
 //! Large receive windows of flows that share the frames of a thread: what is offered to all of them
 //! is there, and what is not is asked for again.
 use crate::peer::{OURS, PEER, PEER_MAC, frame_with, listen};
-use ix_abi::{Call, CallSlot, EVENTS_MAX, Event, EventSlot, event_kind};
+use ix_abi::{Call, CallSlot, EVENTS_MAX, Event, EventSlot, SgArray, event_kind};
 use ix_dataplane::Config;
 use ix_mem::Sizes;
 use ix_rig::{BareRig, RigOptions, SimDevice, SimOptions, VirtualClock};
@@ -255,6 +255,48 @@ fn idle_connections_do_not_keep_others_small() {
         assert_eq!(flow.acked, flow.next);
     }
     assert_eq!(host.total("drops.rx_pressure"), 0);
+}
+
+/// Peers that send, and take nothing of what they are sent, hold all frames. The ones that hold most
+/// are reset, and another one is served. Those that are only waited for are not.
+#[test]
+fn those_that_take_nothing_give_way_when_no_frame_is_left() {
+    const HOLDERS: usize = 24;
+    let mut host = Host::new(1_024, HOLDERS as u16 + 1);
+    host.reads = false;
+    for nth in 0..HOLDERS {
+        host.send(nth, usize::MAX);
+    }
+    host.settle();
+    let put = |host: &mut Host, len: usize| {
+        let Flow { port, ours, next, .. } = host.flows[HOLDERS];
+        host.put(port, TcpFlags::ACK, (next, ours), TcpOptions::NONE, len);
+        host.cycle();
+        host.flows[HOLDERS].held
+    };
+    // Nobody keeps anybody waiting: the application may return what it has at any time.
+    assert_eq!(put(&mut host, SEGMENT), 0);
+    assert_eq!(host.total("tcp.reset_for_buffers"), 0);
+    // The application answers, and the peers take nothing.
+    let (base, _) = host.rig.transmit_memory();
+    host.rig.write(base, &[base + 64, 10]);
+    let sg = SgArray { addr: base, entries: 1 };
+    let calls: Vec<CallSlot> = host.flows[..HOLDERS]
+        .iter()
+        .map(|flow| Call::SendV { handle: flow.handle, sg, fin: false, done: 0 }.encode())
+        .collect();
+    host.run(&calls);
+    for _ in 0..30 {
+        host.clock.advance(100_000);
+        host.cycle();
+    }
+    assert_eq!(host.total("tcp.reset_for_buffers"), 0, "nothing has come that needs a frame");
+    put(&mut host, SEGMENT);
+    let reset = host.total("tcp.reset_for_buffers");
+    assert!((1..HOLDERS as u64).contains(&reset), "{reset}");
+    host.cycle();
+    assert_eq!(put(&mut host, SEGMENT), SEGMENT as u64, "another one is served");
+    assert_eq!(host.total("tcp.reset_for_buffers"), reset, "and no more are reset than that needs");
 }
 
 /// A peer whose data was dropped in its open window learns of it, and again when there is memory.

@@ -185,6 +185,9 @@ impl ElasticThread {
     fn turn_of_segment(&mut self, work: &Work, packet: &TcpPacket) -> Turn {
         let tuple = packet.tuple();
         let changes = packet.header.flags.0 & CHANGES.0 != 0;
+        if self.flows.kept(usize::from(work.group), work.hash, &tuple).is_some() {
+            return Turn::Now;
+        }
         let Some(flow) = self.flow_of_tuple(work, work.hash, &tuple) else {
             let slot = self.tcp.listeners.find(tuple.local, tuple.local_port);
             return slot.map_or(Turn::Now, |slot| self.turn_of_listener(slot));

@@ -113,7 +113,7 @@ impl ElasticThread {
     #[cold]
     pub(super) fn step_migrations(&mut self) {
         self.step(Input::BetweenCycles);
-        self.flows.settle();
+        self.flows.settle(self.io.cx.now_us);
     }
 
     /// To be called when the application has returned and its calls are carried out.

@@ -48,6 +48,9 @@ impl ElasticThread {
         self.receive.batch.pressure = rx_pressure(&self.io.cx, &self.io.ports, polled);
         if self.receive.batch.pressure > Pressure::None {
             self.tcp.prune(&mut self.io, &mut self.flows);
+            if self.receive.batch.pressure == Pressure::Critical && HERE {
+                self.tcp.relieve(&mut self.io, &mut self.flows);
+            }
         }
         self.sort_burst();
         self.flows.prefetch(self.receive.work.packets_mut());

@@ -203,6 +203,14 @@ impl TcpSocket {
         u64::from(units) << BORN_SHIFT
     }
 
+    /// Whether it holds no received data and nothing to send.
+    pub fn is_bare(&self) -> bool {
+        self.held.is_empty()
+            && self.sendq.bytes() == 0
+            && !self.sendq.owes()
+            && self.waits == Waits::Nowhere
+    }
+
     /// Whether something was received that was not announced to the application.
     pub fn unannounced(&self) -> bool {
         self.held.count() > self.announced as usize || self.eof_pending

@@ -2,6 +2,7 @@
 //! that moves to another thread as a whole.
 use crate::flows::flow::{Ending, Flow};
 use crate::flows::handle::{FlowId, SLOTS_MAX};
+use crate::flows::shelf::{Kept, Shelf};
 use crate::flows::table::FlowTable;
 use ix_mem::prefetch_read;
 use ix_wire::FlowTuple;
@@ -19,12 +20,13 @@ pub struct FlowGroup {
     /// The generation of slots that are made: above that of every name that was ever given.
     fresh: u32,
     table: FlowTable,
-    /// Number of flows in TIME-WAIT.
+    /// Number of flows in TIME-WAIT, with those on the shelf.
     pub time_wait: u32,
     /// Number of flows without a holder that are not in TIME-WAIT.
     pub orphans: u32,
     /// The flows that have entered TIME-WAIT, oldest first. Some have ended since.
     waiting: VecDeque<Waiting>,
+    shelf: Shelf,
 }
 
 /// A flow that has entered TIME-WAIT.
@@ -83,6 +85,7 @@ impl FlowGroup {
             time_wait: 0,
             orphans: 0,
             waiting: VecDeque::new(),
+            shelf: Shelf::new(),
         }
     }
 
@@ -91,9 +94,9 @@ impl FlowGroup {
         self.id
     }
 
-    /// Number of flows.
+    /// Number of flows, with those on the shelf.
     pub fn flows(&self) -> usize {
-        self.made as usize - self.free.len()
+        self.made as usize - self.free.len() + self.shelf.len()
     }
 
     /// All flows are in slots below this number.
@@ -179,7 +182,8 @@ impl FlowGroup {
         if let Some(slot) = self.free.pop() {
             return Some(slot);
         }
-        if self.made == SLOTS_MAX {
+        // The last one stands for the shelf.
+        if self.made == SLOTS_MAX - 1 {
             return None;
         }
         let slot = self.made;
@@ -247,6 +251,9 @@ impl FlowGroup {
     /// that another one has replaced, or whose flow has ended, is ignored.
     #[inline]
     pub fn is_due(&self, id: FlowId, now_us: u64) -> bool {
+        if id.is_shelf() {
+            return self.shelf.alarm_us <= now_us;
+        }
         let slot = self.slot_if_any(id.slot);
         slot.is_some_and(|s| s.generation == id.generation && s.alarm_us <= now_us)
     }
@@ -321,10 +328,60 @@ impl FlowGroup {
         }
     }
 
-    /// The flow that entered TIME-WAIT first, and when.
-    pub fn oldest_waiting(&self) -> Option<(u64, FlowId)> {
-        let first = self.waiting.front().filter(|first| self.still_waits(first))?;
-        Some((first.since_us, self.id_of(first.slot)))
+    /// The flow that entered TIME-WAIT first, and when. It lasts for `time_wait_us`.
+    pub fn oldest_waiting(&self, time_wait_us: u64, now_us: u64) -> Option<(u64, FlowId)> {
+        let first = self.waiting.front().filter(|first| self.still_waits(first));
+        let whole = first.map(|first| (first.since_us, self.id_of(first.slot)));
+        let kept = self.shelf.oldest().map(|kept| {
+            let since_us = kept.wait.ends_us(now_us).saturating_sub(time_wait_us);
+            (since_us, FlowId::shelf_of(self.id))
+        });
+        match (whole, kept) {
+            (Some(whole), Some(kept)) => Some(if kept.0 < whole.0 { kept } else { whole }),
+            (whole, kept) => whole.or(kept),
+        }
+    }
+
+    /// The connections in TIME-WAIT that need no whole flow.
+    #[inline]
+    pub fn shelf(&self) -> &Shelf {
+        &self.shelf
+    }
+
+    /// The same, to be changed.
+    #[inline]
+    pub fn shelf_mut(&mut self) -> &mut Shelf {
+        &mut self.shelf
+    }
+
+    /// Lays a flow on the shelf, and removes it: its name is stale from now on. Returns which count
+    /// it was in; `None`: it has no place there, and stays as it is.
+    pub fn shelve(&mut self, id: FlowId, kept: Kept, now_us: u64) -> Option<Ending> {
+        let hash = self.get(id)?.socket.hash;
+        if !self.shelf.push(hash, kept, now_us) {
+            return None;
+        }
+        let was = self.remove(id);
+        self.count(Ending::TimeWait, 1);
+        was
+    }
+
+    /// Takes the oldest connection off the shelf.
+    pub fn unshelve_oldest(&mut self, hash_of: impl Fn(&FlowTuple) -> u64) -> Option<Kept> {
+        let kept = self.shelf.pop(hash_of)?;
+        self.count(Ending::TimeWait, -1);
+        Some(kept)
+    }
+
+    /// Takes a connection off the shelf.
+    pub fn unshelve(
+        &mut self,
+        (hash, number): (u64, u32),
+        hash_of: impl Fn(&FlowTuple) -> u64,
+    ) -> Option<Kept> {
+        let kept = self.shelf.take(hash, number, hash_of)?;
+        self.count(Ending::TimeWait, -1);
+        Some(kept)
     }
 
     /// Names of the flows that `wanted` selects.
@@ -362,10 +419,10 @@ mod tests {
                 .collect();
             assert_eq!(group.waiting.len(), usize::from(FLOWS));
             for id in ids.iter().step_by(2).chain(ids.iter().skip(1).step_by(2)) {
-                assert!(group.oldest_waiting().is_some());
+                assert!(group.oldest_waiting(0, 0).is_some());
                 group.remove(*id);
             }
-            assert!(group.oldest_waiting().is_none());
+            assert!(group.oldest_waiting(0, 0).is_none());
             assert!(group.waiting.capacity() < 16 * CHUNK, "{}", group.waiting.capacity());
         }
     }

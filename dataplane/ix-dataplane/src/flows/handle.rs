@@ -19,9 +19,23 @@ const SLOT_BITS: u32 = 24;
 const GENERATION_BITS: u32 = 24;
 /// Largest number of flows in one flow group.
 pub const SLOTS_MAX: u32 = 1 << SLOT_BITS;
+/// The slot that stands for the oldest connection on its group's shelf; no flow is there.
+const SHELF: u32 = SLOTS_MAX - 1;
 const MASK: u64 = (1 << SLOT_BITS) - 1;
 
 impl FlowId {
+    /// Names the oldest connection on a group's shelf, whichever that is. The application has no
+    /// such name: a generation is never 0.
+    pub fn shelf_of(group: u16) -> FlowId {
+        FlowId { group, slot: SHELF, generation: 0 }
+    }
+
+    /// Whether it is a name of [`Self::shelf_of`].
+    #[inline]
+    pub fn is_shelf(self) -> bool {
+        self.slot == SHELF && self.generation == 0
+    }
+
     /// The number that the application sees.
     pub fn handle(self) -> u64 {
         (self.group as u64) << 48 | (self.generation as u64) << SLOT_BITS | self.slot as u64

@@ -6,6 +6,7 @@ pub mod group;
 pub mod handle;
 mod oldest;
 pub mod sendq;
+pub mod shelf;
 mod survey;
 pub mod table;
 pub mod walk;
@@ -13,12 +14,13 @@ pub mod walk;
 use crate::context::Context;
 use crate::receive::batch::Work;
 use crate::timers::wheel::{SweepCursor, Wheel};
-use flow::{Ending, Flow, TcpSocket};
+use flow::{Ending, Flow, Holder, TcpSocket};
 use group::{FlowGroup, prefetch_flow};
 use handle::FlowId;
 use ix_proto::GroupSet;
-use ix_wire::{FLOW_GROUPS, Parsed};
+use ix_wire::{FLOW_GROUPS, FlowTuple, Parsed};
 use oldest::Oldest;
+use shelf::Kept;
 use std::collections::VecDeque;
 
 /// Up to this number flows stay in the cache without prefetching.
@@ -32,6 +34,9 @@ const HEADS_AHEAD: usize = 16;
 
 /// Most flows of arrived groups that are entered in the wheel between two cycles.
 const RELINKS: usize = 255;
+
+/// Most connections in TIME-WAIT that end at once.
+const KEPT_AT_ONCE: usize = 64;
 
 /// Most wheel entries that are checked between two cycles for groups that have left.
 const SWEEP_ENTRIES: usize = 1024;
@@ -56,6 +61,8 @@ pub(crate) struct Flows {
     pub pruned: (usize, u32),
     /// The same of [`crate::tcp::Tcp::rest_idle`].
     pub rested: (usize, u32),
+    /// The same of [`crate::tcp::Tcp::relieve`].
+    pub relieved: (usize, u32),
     oldest: Oldest,
     relink: VecDeque<Relink>,
     sweep: Option<Sweep>,
@@ -87,6 +94,7 @@ impl Flows {
             crowded: VecDeque::with_capacity(1024),
             pruned: (0, 0),
             rested: (0, 0),
+            relieved: (0, 0),
             oldest: Oldest::default(),
             relink: VecDeque::new(),
             sweep: None,
@@ -169,6 +177,9 @@ impl Flows {
 
     /// Removes a flow; its handle is stale from now on.
     pub fn remove(&mut self, cx: &Context, id: FlowId) {
+        if id.is_shelf() {
+            return self.remove_oldest_kept(cx, id.group);
+        }
         let Some(group) = self.groups[usize::from(id.group)].as_mut() else { return };
         let Some(port) = group.get(id).map(|flow| flow.tcb.tuple().local_port) else { return };
         let Some(ending) = group.remove(id) else { return };
@@ -211,7 +222,9 @@ impl Flows {
             return None;
         }
         let Flows { groups, oldest, .. } = self;
-        oldest.find(cx.now_us, |group| groups[group].as_ref()?.oldest_waiting())
+        let time_wait_us = u64::from(cx.shared.config.tcp.time_wait_us);
+        let first_of = |group: &FlowGroup| group.oldest_waiting(time_wait_us, cx.now_us);
+        oldest.find(cx.now_us, |group| first_of(groups[group].as_ref()?))
     }
 
     /// Second pass over a batch: prefetches the flow-table lines of `work`, then the flows.
@@ -289,10 +302,115 @@ impl Flows {
 
     /// Makes the wheel check a flow again at this time.
     pub fn put_off(&mut self, id: FlowId, until_us: u64) {
+        if id.is_shelf() {
+            let group = self.groups.get_mut(usize::from(id.group)).and_then(Option::as_mut);
+            return group.into_iter().for_each(|group| {
+                group.shelf_mut().alarm_us = until_us;
+                self.wheel.insert(until_us, id.handle());
+            });
+        }
         if let Some((_, alarm_us)) = flow_and_alarm(&mut self.groups, id) {
             *alarm_us = until_us;
             self.wheel.insert(until_us, id.handle());
         }
+    }
+}
+
+/// Connections in TIME-WAIT from which nothing more is expected.
+impl Flows {
+    /// Makes room of a flow that needs no whole flow any more, and has nothing left. Returns
+    /// whether it did.
+    pub fn shelve(&mut self, cx: &Context, id: FlowId, kept: Kept) -> bool {
+        let Flows { groups, wheel, .. } = self;
+        let Some(group) = groups[usize::from(id.group)].as_mut() else { return false };
+        let Some(was) = group.shelve(id, kept, cx.now_us) else { return false };
+        schedule_shelf(wheel, group, cx.now_us);
+        if was != Ending::TimeWait {
+            self.count_ending(cx, was, -1);
+            self.count_ending(cx, Ending::TimeWait, 1);
+        }
+        true
+    }
+
+    /// The connection on the shelf with this tuple, and its number.
+    #[inline]
+    pub fn kept(&self, group: usize, hash: u64, tuple: &FlowTuple) -> Option<(u32, &Kept)> {
+        let shelf = self.groups[group].as_ref()?.shelf();
+        let number = shelf.find(hash, tuple)?;
+        Some((number, shelf.get(number)?))
+    }
+
+    /// Makes a whole flow of a connection on the shelf again. It may be one more than `flows_max`
+    /// for the moment, and takes no other's place.
+    #[cold]
+    pub fn revive(&mut self, cx: &Context, group: usize, at: (u64, u32)) -> Option<FlowId> {
+        let group = self.groups[group].as_mut()?;
+        let Kept { wait, port, tos, .. } = *group.shelf().get(at.1)?;
+        let tcb = wait.revive(&cx.shared.config.tcp, cx.now_us);
+        let mut flow = Flow::new(tcb, at.0, port, Holder::Orphan, cx.now_us);
+        flow.socket.ttl = cx.hop_limit(wait.tuple().remote);
+        flow.socket.tos = tos;
+        let id = group.insert(flow)?;
+        group.unshelve(at, |tuple| cx.shared.flow_hash.hash(tuple));
+        group.recount(id, Ending::TimeWait, cx.now_us);
+        Some(id)
+    }
+
+    /// Ends a connection on the shelf.
+    pub fn remove_kept(&mut self, cx: &Context, group: usize, at: (u64, u32)) {
+        let hash_of = |tuple: &FlowTuple| cx.shared.flow_hash.hash(tuple);
+        let group = self.groups[group].as_mut();
+        let kept = group.and_then(|group| group.unshelve(at, hash_of));
+        self.count_kept_out(cx, kept);
+    }
+
+    fn remove_oldest_kept(&mut self, cx: &Context, group: u16) {
+        let hash_of = |tuple: &FlowTuple| cx.shared.flow_hash.hash(tuple);
+        let group = self.groups[usize::from(group)].as_mut();
+        let kept = group.and_then(|group| group.unshelve_oldest(hash_of));
+        self.count_kept_out(cx, kept);
+    }
+
+    fn count_kept_out(&mut self, cx: &Context, kept: Option<Kept>) {
+        let Some(kept) = kept else { return };
+        let port = kept.wait.tuple().local_port;
+        cx.shared.claims.flow_ends(&cx.shared.updates.source, port, cx.now_us);
+        self.count_ending(cx, Ending::TimeWait, -1);
+        let counters = &cx.metrics.counters;
+        self.count -= 1;
+        counters.flows.set(self.count as u64);
+        counters.closed.add(1);
+    }
+
+    /// The wheel has come to a shelf: ends those whose time has come, some of them.
+    pub fn end_kept(&mut self, cx: &Context, id: FlowId) {
+        let number = usize::from(id.group);
+        if self.groups.get(number).is_none_or(Option::is_none) {
+            return;
+        }
+        for _ in 0..KEPT_AT_ONCE {
+            let oldest = self.groups[number].as_ref().and_then(|group| group.shelf().oldest());
+            if oldest.is_none_or(|kept| kept.wait.ends_us(cx.now_us) > cx.now_us) {
+                break;
+            }
+            self.remove_oldest_kept(cx, id.group);
+        }
+        let Flows { groups, wheel, .. } = self;
+        if let Some(group) = groups[number].as_mut() {
+            group.shelf_mut().alarm_us = u64::MAX;
+            schedule_shelf(wheel, group, cx.now_us);
+        }
+    }
+}
+
+/// Makes sure that the wheel looks at the shelf when its oldest connection ends, at the latest.
+fn schedule_shelf(wheel: &mut Wheel, group: &mut FlowGroup, now_us: u64) {
+    let id = FlowId::shelf_of(group.id());
+    let shelf = group.shelf_mut();
+    let Some(ends_us) = shelf.oldest().map(|kept| kept.wait.ends_us(now_us)) else { return };
+    if ends_us < shelf.alarm_us {
+        shelf.alarm_us = ends_us;
+        wheel.insert(ends_us, id.handle());
     }
 }
 
@@ -344,11 +462,11 @@ impl Flows {
 
     /// Enters some arrived flows in the wheel, and removes some entries of flows that have left.
     #[cold]
-    pub fn settle(&mut self) {
+    pub fn settle(&mut self, now_us: u64) {
         let mut budget = RELINKS;
         while budget > 0 {
             let Some(mut relink) = self.relink.pop_front() else { break };
-            if !self.relink_some(&mut relink, &mut budget) {
+            if !self.relink_some(&mut relink, &mut budget, now_us) {
                 self.relink.push_front(relink);
             }
         }
@@ -360,10 +478,10 @@ impl Flows {
     }
 
     /// To be called when groups leave again: enters their flows in the wheel at once.
-    pub fn finish_relink(&mut self, groups: &GroupSet) {
+    pub fn finish_relink(&mut self, groups: &GroupSet, now_us: u64) {
         for mut relink in std::mem::take(&mut self.relink) {
             if groups.contains(relink.group) {
-                while !self.relink_some(&mut relink, &mut usize::MAX.clone()) {}
+                while !self.relink_some(&mut relink, &mut usize::MAX.clone(), now_us) {}
             } else {
                 self.relink.push_back(relink);
             }
@@ -371,9 +489,13 @@ impl Flows {
     }
 
     /// Returns whether all flows of the group are done.
-    fn relink_some(&mut self, relink: &mut Relink, budget: &mut usize) -> bool {
+    fn relink_some(&mut self, relink: &mut Relink, budget: &mut usize, now_us: u64) -> bool {
         let Flows { groups, wheel, .. } = self;
         let Some(group) = groups[relink.group].as_mut() else { return true };
+        if relink.next == 0 {
+            group.shelf_mut().alarm_us = u64::MAX;
+            schedule_shelf(wheel, group, now_us);
+        }
         while *budget > 0 && relink.next < group.slots() {
             group.prefetch_slot(relink.next + FLOWS_AHEAD as u32);
             let id = group.id_of(relink.next);

@@ -2,9 +2,12 @@
 use super::Flows;
 use super::flow::Flow;
 use super::group::FlowGroup;
+use super::handle::FlowId;
+use super::shelf::Kept;
 use crate::context::Context;
 use crate::observe::survey::{FlowRecord, SurveyArea};
 use ix_proto::survey::FlowFigures;
+use ix_tcp::State;
 
 impl Flows {
     /// Surveys some more slots; returns whether all flow groups here are done.
@@ -13,12 +16,17 @@ impl Flows {
         for group in self.groups.iter().flatten() {
             let number = usize::from(group.id());
             let Some(first) = area.progress(number) else { continue };
-            let end = group.slots();
+            let slots = group.slots();
+            let end = slots + group.shelf().entries() as u32;
             let last = end.min(first.saturating_add(left as u32)).max(first);
             for slot in first..last {
                 group.prefetch_slot(slot + 2);
                 if let Some(flow) = group.peek(slot) {
                     area.push(&record(cx, group, slot, flow));
+                } else if let Some(index) = slot.checked_sub(slots)
+                    && let Some(kept) = group.shelf().nth(index as usize)
+                {
+                    area.push(&record_of_kept(cx, group, index, kept));
                 }
             }
             left -= (last - first) as usize;
@@ -28,6 +36,24 @@ impl Flows {
             }
         }
         true
+    }
+}
+
+/// Of a connection on the shelf only its state is known. The number that stands for its handle is
+/// no handle.
+fn record_of_kept(cx: &Context, group: &FlowGroup, index: u32, kept: &Kept) -> FlowRecord {
+    let tuple = kept.wait.tuple();
+    FlowRecord {
+        handle: FlowId { slot: index, ..FlowId::shelf_of(group.id()) }.handle(),
+        local: tuple.local.0,
+        peer: tuple.remote.0,
+        local_port: tuple.local_port,
+        peer_port: tuple.remote_port,
+        thread: cx.index as u16,
+        flow_group: group.id(),
+        state: State::TimeWait as u32,
+        process: 0,
+        figures: FlowFigures::default(),
     }
 }
 

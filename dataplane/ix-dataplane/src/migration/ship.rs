@@ -19,7 +19,7 @@ pub(crate) fn pack(
     packets: VecDeque<Forwarded>,
     mut record: MigrationRecord,
 ) -> Ship {
-    flows.finish_relink(groups);
+    flows.finish_relink(groups, cx.now_us);
     let waiting = listeners.leave(&mut flows.groups, groups);
     flows.leave_crowd(groups);
     let boxes = flows.take_groups(cx, groups);

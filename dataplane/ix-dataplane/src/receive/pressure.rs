@@ -5,7 +5,9 @@
 //! when few frames are left, payload that the application cannot read yet is dropped as if it were
 //! lost. So is payload of flows of which the application already holds many frames: it must not
 //! keep the data of some flows to the harm of all others. When almost no frame is left, all payload
-//! is dropped. Headers are always processed: acknowledgements, resets and windows need no frame,
+//! is dropped, and connections are reset whose peers take nothing of what they are sent while the
+//! application keeps what they have sent ([`crate::tcp::Tcp::relieve`]): thousands that send a
+//! little and never open their windows would keep out all others. Headers are always processed: acknowledgements, resets and windows need no frame,
 //! and free some.
 use crate::context::Context;
 use crate::ports::Port;

@@ -422,9 +422,13 @@ impl Tcp {
         }
         let tuple = FlowTuple { local, remote, local_port, remote_port };
         let (tuple, group, hash, old) = self.choose_port(cx, home, tuple, device)?;
-        let floor = old.and_then(|id| Some(cx.flows.get(id)?.tcb.successor_floor()));
-        if let Some(id) = old {
-            self.remove(cx.io, cx.flows, id);
+        let floor = old.as_ref().map(|old| old.floor);
+        match old.map(|old| old.at) {
+            Some(OldAt::Flow(id)) => self.remove(cx.io, cx.flows, id),
+            Some(OldAt::Shelf(number)) => {
+                cx.flows.remove_kept(&cx.io.cx, group, (hash, number));
+            }
+            None => {}
         }
         let mut tcb = self.new_active(&cx.io.cx, &tuple, floor);
         if let Some(algorithm) = algorithm {
@@ -455,7 +459,7 @@ impl Tcp {
         home: impl Fn(usize) -> bool,
         mut tuple: FlowTuple,
         device: u8,
-    ) -> Result<(FlowTuple, usize, u64, Option<FlowId>), CallError> {
+    ) -> Result<(FlowTuple, usize, u64, Option<Old>), CallError> {
         let (groups, port) = (&cx.flows.groups, &cx.io.ports[usize::from(device)]);
         let Context { shared, now_us, .. } = &cx.io.cx;
         let cfg = &self.config;
@@ -468,12 +472,28 @@ impl Tcp {
         let old_at = |tuple: &FlowTuple| {
             let (group, hash) = place(tuple);
             let group = at_home(group).ok_or(CallError::Invalid)?;
-            let Some(slot) = group.find(hash, tuple) else { return Ok(None) };
-            let ended = |flow: &&Flow| {
-                flow.socket.holder == Holder::Orphan && flow.tcb.may_be_reopened(cfg, *now_us)
+            let old = match group.find(hash, tuple) {
+                Some(slot) => {
+                    let ended = |flow: &&Flow| {
+                        flow.socket.holder == Holder::Orphan
+                            && flow.tcb.may_be_reopened(cfg, *now_us)
+                    };
+                    group.peek(slot).filter(ended).map(|flow| Old {
+                        at: OldAt::Flow(group.id_of(slot)),
+                        floor: flow.tcb.successor_floor(),
+                    })
+                }
+                None => {
+                    let Some(number) = group.shelf().find(hash, tuple) else { return Ok(None) };
+                    let kept = group.shelf().get(number);
+                    let kept = kept.filter(|kept| kept.wait.may_be_reopened(cfg, *now_us));
+                    kept.map(|kept| Old {
+                        at: OldAt::Shelf(number),
+                        floor: kept.wait.successor_floor(),
+                    })
+                }
             };
-            let old = group.peek(slot).filter(ended);
-            old.map(|_| Some(group.id_of(slot))).ok_or(CallError::InUse)
+            old.map(Some).ok_or(CallError::InUse)
         };
         if tuple.local_port == 0 {
             if (0..groups.len()).all(|group| at_home(group).is_none()) {
@@ -500,6 +520,20 @@ impl Tcp {
         let iss = floor.map_or(iss, |floor| iss.max(floor));
         Tcb::connect(&self.config, *tuple, iss, ts_offset, cx.now_us)
     }
+}
+
+/// A connection in TIME-WAIT whose port is used again.
+struct Old {
+    at: OldAt,
+    /// The lowest sequence number of its successor.
+    floor: Seq,
+}
+
+/// Where it is.
+enum OldAt {
+    Flow(FlowId),
+    /// On its group's shelf, with this number.
+    Shelf(u32),
 }
 
 /// What both ends of a connection have agreed on, as bits of [`flow_info_flag`].

@@ -5,12 +5,13 @@ use super::output::announce;
 use crate::context::Context;
 use crate::flows::flow::{Ending, Flow, Holder, Payload};
 use crate::flows::handle::FlowId;
+use crate::flows::shelf::Kept;
 use crate::flows::{Flows, Groups, flow_and_alarm, flow_of, schedule, touch};
 use crate::io::Io;
 use crate::receive::batch::Work;
 use ix_proto::crossing::AttachmentId;
 use ix_tcp::icmp::IcmpError;
-use ix_tcp::{DeadReason, State, Tcb};
+use ix_tcp::{DeadReason, State, Tcb, TcpCounter};
 use ix_wire::{FlowTuple, Seq, TcpHeader, TcpPacket};
 
 /// How the application ends a flow.
@@ -26,12 +27,17 @@ pub(crate) enum End {
 const TURNS: usize = 64;
 /// Most flows that [`visit_some`] looks at.
 const VISITED_AT_ONCE: usize = 256;
+/// Most flows that are reset at once because frames are short.
+const RELIEVED_AT_ONCE: usize = 8;
 /// Most flows in TIME-WAIT that are ended for one new flow.
 const RECYCLED_AT_ONCE: usize = 64;
 
 impl Tcp {
     /// Removes a flow with all that it holds; its handle is stale from now on.
     pub fn remove(&mut self, io: &mut Io, flows: &mut Flows, id: FlowId) {
+        if id.is_shelf() {
+            return flows.remove(&io.cx, id);
+        }
         let Some(flow) = flow_of(&mut flows.groups, id) else { return };
         self.listeners.stop_waiting(&mut flow.socket);
         flow.tcb.release(&mut io.of(&mut flow.socket));
@@ -48,6 +54,46 @@ impl Tcp {
         visit_some(io, groups, pruned, |io, flow| {
             flow.tcb.prune(&self.config, &mut io.of(&mut flow.socket));
         });
+    }
+
+    /// Almost no frame is left. Of the connections whose peers take nothing, resets those that hold
+    /// most frames, or no other client would be served until they are given up (RFC 6429). Looks at
+    /// some flows at a time.
+    #[cold]
+    pub fn relieve(&self, io: &mut Io, flows: &mut Flows) {
+        let (now_us, mut left) = (io.cx.now_us, VISITED_AT_ONCE);
+        let mut holders: Vec<(u16, FlowId)> = Vec::with_capacity(VISITED_AT_ONCE);
+        let Flows { groups, relieved: (number, slot), .. } = flows;
+        for _ in 0..groups.len() {
+            if let Some(group) = &groups[*number] {
+                while *slot < group.slots() && left > 0 {
+                    if let Some(flow) = group.peek(*slot) {
+                        left -= 1;
+                        let holder = (flow.tcb.buffers_in_vain(now_us), flow.socket.id);
+                        holders.extend((holder.0 > 0).then_some(holder));
+                    }
+                    *slot += 1;
+                }
+            }
+            if left == 0 {
+                break;
+            }
+            (*number, *slot) = ((*number + 1) % groups.len(), 0);
+        }
+        holders.sort_unstable_by_key(|(frames, _)| core::cmp::Reverse(*frames));
+        for (_, id) in holders.into_iter().take(RELIEVED_AT_ONCE) {
+            io.cx.metrics.count_tcp(TcpCounter::ResetForBuffers);
+            self.reset(io, flows, id);
+        }
+    }
+
+    /// Resets a flow, and tells the application.
+    fn reset(&self, io: &mut Io, flows: &mut Flows, id: FlowId) {
+        let Flows { groups, touched, .. } = flows;
+        let Some(flow) = flow_of(groups, id) else { return };
+        flow.tcb.abort(&self.config, io.cx.now_us, &mut io.of(&mut flow.socket));
+        io.cx.flow_dead(&mut flow.socket, DeadReason::Reset);
+        touch(touched, &mut flow.socket);
     }
 
     /// Where there is little left to promise, takes back what was promised to flows that are idle.
@@ -132,6 +178,8 @@ impl Tcp {
         }
         if flow.tcb.is_dead() {
             self.remove(io, flows, id);
+        } else if flow.tcb.state() == State::TimeWait && may_be_shelved(flow) {
+            shelve(io, flows, id);
         } else {
             schedule(wheel, flow, alarm_us);
             if flow.tcb.state() != State::Established {
@@ -179,6 +227,9 @@ impl Tcp {
     pub fn fire(&self, io: &mut Io, flows: &mut Flows, id: FlowId) {
         let Flows { groups, wheel, touched, .. } = flows;
         let now_us = io.cx.now_us;
+        if id.is_shelf() {
+            return flows.end_kept(&io.cx, id);
+        }
         let Some((flow, alarm_us)) = flow_and_alarm(groups, id) else { return };
         // Another entry of this cycle may have processed it.
         if *alarm_us > now_us {
@@ -259,13 +310,10 @@ impl Tcp {
     /// bounded as if it had given it up.
     pub fn let_go(&self, io: &mut Io, flows: &mut Flows, id: FlowId) {
         let is_full = flows.orphans >= io.cx.shared.config.orphans_max();
-        let Flows { groups, touched, .. } = flows;
-        let Some(flow) = flow_of(groups, id) else { return };
+        let Some(flow) = flows.get(id) else { return };
         if is_full && becomes_orphan(flow) {
             io.cx.metrics.counters.orphans_reset.add(1);
-            flow.tcb.abort(&self.config, io.cx.now_us, &mut io.of(&mut flow.socket));
-            io.cx.flow_dead(&mut flow.socket, DeadReason::Reset);
-            return touch(touched, &mut flow.socket);
+            return self.reset(io, flows, id);
         }
         flow.socket.is_closed = true;
         flow.tcb.must_progress();
@@ -273,6 +321,31 @@ impl Tcp {
         if ending != flow.socket.ending {
             flows.recount(&io.cx, id, ending);
         }
+    }
+}
+
+/// Whether a flow in TIME-WAIT has nothing else to do.
+fn may_be_shelved(flow: &Flow) -> bool {
+    let socket = &flow.socket;
+    socket.holder == Holder::Orphan && !socket.crowded && socket.is_bare()
+}
+
+/// Keeps of a flow in TIME-WAIT only what that needs, if it can.
+fn shelve(io: &mut Io, flows: &mut Flows, id: FlowId) {
+    let Some(flow) = flows.get(id) else { return };
+    if let Some(wait) = flow.tcb.time_wait() {
+        let kept = Kept::new(wait, flow.socket.port, flow.socket.tos);
+        flow.tcb.release(&mut io.of(&mut flow.socket));
+        if flows.shelve(&io.cx, id, kept) {
+            return;
+        }
+    }
+    let Flows { groups, wheel, .. } = flows;
+    let Some((flow, alarm_us)) = flow_and_alarm(groups, id) else { return };
+    schedule(wheel, flow, alarm_us);
+    let ending = flow.ending();
+    if ending != flow.socket.ending {
+        flows.recount(&io.cx, id, ending);
     }
 }
 

@@ -47,7 +47,14 @@ impl Tcp {
             if g.is(work.guess, tuple) { Some(work.guess) } else { g.find(work.hash, tuple) }
         });
         let Some(slot) = found else {
-            return self.open_passively(cx, seg, mbuf, None);
+            return match cx.flows.kept(group, work.hash, tuple) {
+                None => self.open_passively(cx, seg, mbuf, None),
+                Some((number, kept)) => {
+                    let opens = kept.wait.gives_way_to(&packet.header);
+                    let floor = opens.then(|| kept.wait.successor_floor());
+                    self.receive_kept(cx, seg, mbuf, number, floor)
+                }
+            };
         };
         let Some(flow) = cx.flows.groups[group].as_mut().and_then(|g| g.at(slot)) else {
             return Ok(());
@@ -74,6 +81,28 @@ impl Tcp {
             }
         }
         self.segment(cx, id, seg, mbuf)
+    }
+
+    /// A segment for a connection on the shelf, with this number. `floor`: it gives way to the
+    /// segment, as in [`Self::open_passively`].
+    #[cold]
+    fn receive_kept(
+        &mut self,
+        cx: &mut TcpContext<'_>,
+        seg: &Segment<'_>,
+        mbuf: Mbuf,
+        number: u32,
+        floor: Option<Seq>,
+    ) -> Verdict {
+        let (group, at) = (usize::from(seg.work.group), (seg.work.hash, number));
+        if floor.is_some() {
+            cx.flows.remove_kept(&cx.io.cx, group, at);
+            return self.open_passively(cx, seg, mbuf, floor);
+        }
+        match cx.flows.revive(&cx.io.cx, group, at) {
+            Some(id) => self.segment(cx, id, seg, mbuf),
+            None => cx.done(seg, mbuf),
+        }
     }
 
     /// A half-open flow gets an ACK of another SYN-ACK than its own. The peer's SYN arrived twice,

@@ -30,7 +30,7 @@ use ix_wire::{DropReason, FLOW_GROUPS};
 
 /// Version of the control page's layout. A change of any list in this module, or of the meaning of
 /// one of its numbers, needs a new version.
-pub const VERSION: u32 = 8;
+pub const VERSION: u32 = 9;
 
 /// Buckets of the batch histogram: 0, 1, 2..4, 4..8, … the last is open-ended.
 pub const BATCH_BUCKETS: usize = 12;
