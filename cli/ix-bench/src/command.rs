@@ -63,6 +63,9 @@ pub enum BenchCommand {
     /// Sharing of a bottleneck by flows of IX and of Linux
     #[command(long_about = crate::path::FAIRNESS_HELP)]
     Fairness(BenchArgs),
+    /// An honest client beside crowds of slow, half-open and closed peers; what they leave behind
+    #[command(long_about = crate::hostile::HELP)]
+    Hostile(BenchArgs),
     /// Rates and a shared interface: limits, pacing, weights, neighbours, handover
     #[command(long_about = crate::rates::HELP)]
     Rates(RatesArgs),

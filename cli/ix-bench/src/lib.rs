@@ -12,6 +12,7 @@ pub mod driver;
 mod dynamic;
 pub mod elastic;
 mod gate;
+mod hostile;
 mod http;
 mod kv_steps;
 pub mod lab;
@@ -69,6 +70,7 @@ pub fn main(command: &BenchCommand) -> Result<()> {
         BenchCommand::Migration(args) => ("migration", args),
         BenchCommand::Loss(args) => ("loss", args),
         BenchCommand::Fairness(args) => ("fairness", args),
+        BenchCommand::Hostile(args) => ("hostile", args),
         BenchCommand::Peer(args) => ("peer", &args.bench),
         BenchCommand::Gate(args) => return gate::main(args),
         BenchCommand::Rates(args) => return rates::main(args),
@@ -133,6 +135,7 @@ fn run(
         "kv-steps" => kv_steps::measure(&lab, args, &mut notes)?,
         "http" => http::measure(&lab, args, &mut notes)?,
         "wakeup" => wakeup::measure(&lab, args, &mut notes)?,
+        "hostile" => hostile::measure(&lab, args, &mut notes)?,
         "elastic" => elastic::measure(&lab, args, &mut notes)?,
         "migration" => migration::measure(&lab, args, &mut notes)?,
         "peer" => peer::measure_all(&lab, args, &mut notes)?,

@@ -7,7 +7,7 @@ use ix_sys::clock::{self, DateTime};
 use serde_json::{Map, Value, json};
 
 /// Possible figures of a point, in the table's order: key, heading, decimals.
-const FIGURES: [(&str, &str, usize); 63] = [
+const FIGURES: [(&str, &str, usize); 67] = [
     ("wanted_per_s", "wanted/s", 0),
     ("msgs_per_s", "msg/s", 0),
     ("connections_per_s", "conn/s", 0),
@@ -71,6 +71,10 @@ const FIGURES: [(&str, &str, usize); 63] = [
     ("broker_descriptors", "broker fds", 0),
     ("flows", "flows", 0),
     ("frames", "buffers", 0),
+    ("of_alone", "of alone", 2),
+    ("half_open", "half open", 0),
+    ("memory_mb", "memory MB", 1),
+    ("gone_s", "gone after s", 1),
 ];
 
 /// One measured point: its parameters, and the samples of each figure.

@@ -308,6 +308,11 @@ impl Lab {
         LINUX_CLIENT
     }
 
+    /// The address of Linux clients as a server on this system sees it.
+    pub fn client_of(&self, host: Host) -> Ipv4Addr {
+        if host.is_ix() && self.device == Device::Tap { TAP_LINUX } else { LINUX_CLIENT }
+    }
+
     /// Sets the link to IX's server up or down: its end of the pair, or the tap.
     pub fn set_server_link(&self, up: bool) -> Result<()> {
         let switched = match self.device {

@@ -25,6 +25,7 @@ use ix_report::report::{Report, Row, own_command};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 use watch::Watch;
+pub(crate) use watch::rss_kb;
 use weather::{SLICES, Weather};
 
 /// Help of the command.

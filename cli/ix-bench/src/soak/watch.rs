@@ -41,15 +41,16 @@ pub struct Held {
 impl Held {
     /// All zero if the process has ended.
     fn of(pid: u64) -> Held {
-        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-        let rss_kb = line.and_then(|rest| rest.split_whitespace().next()?.parse().ok());
         let open = std::fs::read_dir(format!("/proc/{pid}/fd"));
-        Held {
-            rss_kb: rss_kb.unwrap_or(0),
-            descriptors: open.map_or(0, |entries| entries.count() as u64),
-        }
+        Held { rss_kb: rss_kb(pid), descriptors: open.map_or(0, |entries| entries.count() as u64) }
     }
+}
+
+/// Resident memory of a process, KB; 0 if it has ended.
+pub fn rss_kb(pid: u64) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    line.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(0)
 }
 
 /// All samples.

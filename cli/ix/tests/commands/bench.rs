@@ -166,6 +166,43 @@ fn fairness_is_measured_among_ix_and_against_linux() {
     assert!(rows.iter().any(|row| row["system"] == "ix" && row["ix_flows"] == 4));
 }
 
+/// Small crowds of slow, half-open and closed peers. Of what they leave behind the benchmark itself
+/// fails; how fast the client is beside them, only a quiet machine tells.
+#[test]
+fn an_honest_client_is_served_beside_hostile_peers() {
+    let test = "an_honest_client_is_served_beside_hostile_peers";
+    // SAFETY: no arguments.
+    if unsafe { libc::geteuid() } != 0 {
+        skip(test, Need::Root, "packets made by hand need root");
+        return;
+    }
+    if !may_make_links(test) {
+        return;
+    }
+    let args = ["bench", "hostile", "--quick", "--domain", "process", "--json", "-"];
+    let output = bench(&args);
+    assert!(output.status.success(), "{}", errors(&output));
+    let value: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let rows = value["rows"].as_array().expect("rows");
+    for system in ["ix", "linux"] {
+        for crowd in ["none", "all", "gone"] {
+            let is = |row: &&Value| row["system"] == system && row["crowd"] == crowd;
+            let row = rows.iter().find(is).unwrap_or_else(|| panic!("{system}, {crowd}: {rows:?}"));
+            assert!(row["msgs_per_s"].as_f64() > Some(100.0), "{row}");
+        }
+    }
+    let ix = |crowd: &str, figure: &str| {
+        let is = |row: &&Value| row["system"] == "ix" && row["crowd"] == crowd;
+        rows.iter()
+            .find(is)
+            .and_then(|row| row[figure].as_f64())
+            .unwrap_or_else(|| panic!("{rows:?}"))
+    };
+    // All are there: those that read slowly, and those that never open their windows.
+    assert!(ix("all", "flows") >= 1_101.0 && ix("all", "half_open") > 0.0, "{rows:?}");
+    assert_eq!((ix("none", "flows"), ix("gone", "flows")), (1.0, 1.0));
+}
+
 #[test]
 fn handover_and_weights_of_a_shared_interface_are_measured() {
     let test = "handover_and_weights_of_a_shared_interface_are_measured";
