@@ -7,7 +7,7 @@ use ix_sys::clock::{self, DateTime};
 use serde_json::{Map, Value, json};
 
 /// Possible figures of a point, in the table's order: key, heading, decimals.
-const FIGURES: [(&str, &str, usize); 67] = [
+const FIGURES: [(&str, &str, usize); 68] = [
     ("wanted_per_s", "wanted/s", 0),
     ("msgs_per_s", "msg/s", 0),
     ("connections_per_s", "conn/s", 0),
@@ -74,6 +74,7 @@ const FIGURES: [(&str, &str, usize); 67] = [
     ("of_alone", "of alone", 2),
     ("half_open", "half open", 0),
     ("memory_mb", "memory MB", 1),
+    ("reset_for_buffers", "reset", 0),
     ("gone_s", "gone after s", 1),
 ];
 

@@ -1,5 +1,5 @@
-//! A connection in TIME-WAIT in little memory: what RFC 9293 section 3.10.7.4, RFC 1337 and RFC 6191
-//! need of it, and nothing else. Most hear nothing more until they end.
+//! A connection in TIME-WAIT in little memory: what RFC 9293 section 3.10.7.4, RFC 1337 and RFC
+//! 6191 need of it, and nothing else. Most hear nothing more until they end.
 use crate::config::Config;
 use crate::connect::ms_of;
 use crate::output::RxBuf;

@@ -257,8 +257,8 @@ fn idle_connections_do_not_keep_others_small() {
     assert_eq!(host.total("drops.rx_pressure"), 0);
 }
 
-/// Peers that send, and take nothing of what they are sent, hold all frames. The ones that hold most
-/// are reset, and another one is served. Those that are only waited for are not.
+/// Peers that send, and take nothing of what they are sent, hold all frames. The ones that hold
+/// most are reset, and another one is served. Who waits only for the application is not reset.
 #[test]
 fn those_that_take_nothing_give_way_when_no_frame_is_left() {
     const HOLDERS: usize = 24;

@@ -126,6 +126,12 @@ impl Drop for Gathering {
     }
 }
 
+/// Whether nothing more can be asked for now, or ever.
+fn gives_up(error: &std::io::Error) -> bool {
+    use ErrorKind::{BrokenPipe, ConnectionReset, WouldBlock};
+    matches!(error.kind(), WouldBlock | ConnectionReset | BrokenPipe)
+}
+
 fn connect_all(at: SocketAddr, count: usize) -> std::io::Result<Vec<TcpStream>> {
     (0..count)
         .map(|_| {
@@ -146,22 +152,26 @@ fn read_slowly(mut streams: Vec<TcpStream>, cpu: usize, told: &Told) -> std::io:
         for _ in 0..WANTED {
             match stream.write(&request) {
                 Ok(_) => {}
-                Err(e) if e.kind() == ErrorKind::WouldBlock => break,
+                Err(e) if gives_up(&e) => break,
                 Err(e) => return Err(e),
             }
         }
     }
     told.met.fetch_add(1, Ordering::Release);
     let pause = READ_EVERY / streams.len().max(1) as u32;
+    let mut reset = vec![false; streams.len()];
     loop {
-        for stream in &mut streams {
+        for (stream, reset) in streams.iter_mut().zip(&mut reset) {
             if told.over.load(Ordering::Acquire) {
                 return Ok(());
             }
             match stream.read(&mut [0; SIZE]) {
+                _ if *reset => {}
                 Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
                 Ok(_) => {}
                 Err(e) if e.kind() == ErrorKind::WouldBlock => {}
+                // The dataplane had no frame left, and says how many it has reset.
+                Err(e) if e.kind() == ErrorKind::ConnectionReset => *reset = true,
                 Err(e) => return Err(e),
             }
             std::thread::sleep(pause);

@@ -94,6 +94,8 @@ pub fn measure(lab: &Lab, args: &BenchArgs, notes: &mut Vec<String>) -> Result<V
             "{GONE}: after the crowds; flows, buffers and memory are those of that moment, and the \
              hosts of the crowd reset what still comes to them"
         ),
+        "reset: connections of the crowd that were reset so far, because almost no frame was left"
+            .to_owned(),
         "buffers: frames that are neither free nor in a device; memory: pages of the dataplane that \
          exist, or those of the program where both are one process"
             .to_owned(),
@@ -211,6 +213,7 @@ fn figures(
             ("half_open", held.half_open),
             ("frames", held.frames),
             ("memory_mb", held.memory_mb),
+            ("reset_for_buffers", held.reset),
         ]);
     }
     figures
@@ -223,6 +226,8 @@ struct Held {
     half_open: f64,
     frames: f64,
     memory_mb: f64,
+    /// Connections that were reset so far, because no frame was left.
+    reset: f64,
 }
 
 impl Held {
@@ -235,6 +240,7 @@ impl Held {
             half_open: count("half_open"),
             frames: held("rx_frames_in_use", "rx_frames_in_device")
                 + held("tx_frames_in_use", "tx_frames_in_device"),
+            reset: count("tcp.reset_for_buffers"),
             memory_mb: memory_bytes(&status) as f64 / f64::from(1 << 20),
         })
     }

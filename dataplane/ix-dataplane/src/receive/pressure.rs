@@ -7,8 +7,8 @@
 //! keep the data of some flows to the harm of all others. When almost no frame is left, all payload
 //! is dropped, and connections are reset whose peers take nothing of what they are sent while the
 //! application keeps what they have sent ([`crate::tcp::Tcp::relieve`]): thousands that send a
-//! little and never open their windows would keep out all others. Headers are always processed: acknowledgements, resets and windows need no frame,
-//! and free some.
+//! little and never open their windows would keep out all others. Headers are always processed:
+//! acknowledgements, resets and windows need no frame, and free some.
 use crate::context::Context;
 use crate::ports::Port;
 use ix_tcp::FURTHER_BUFFER_BYTES;
