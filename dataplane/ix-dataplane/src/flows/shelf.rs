@@ -223,7 +223,7 @@ mod tests {
             assert!(shelf.find(hash_of(&tuple(*number)), &tuple(*number)).is_some());
         }
         while shelf.pop(hash_of).is_some() {}
-        assert!(shelf.kept.capacity() == 0 && shelf.table.len() == 0);
+        assert!(shelf.kept.capacity() == 0 && shelf.table.is_empty());
     }
 
     #[test]
