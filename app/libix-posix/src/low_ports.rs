@@ -51,13 +51,19 @@ pub unsafe fn bind(fd: RawFd, address: *const sockaddr, len: socklen_t) -> c_int
     -1
 }
 
-/// Has the broker keep what comes in by IX's interface from a socket of Linux beside IX's. It
-/// cannot where the program has no broker to ask: then a peer that is too early hears Linux.
-pub fn keep_from_network(fd: RawFd) {
+/// Has the broker keep what comes in by IX's interface from a socket of Linux beside IX's, before
+/// it is bound to this port. It cannot where the program has no broker to ask: then a peer that is
+/// too early hears Linux. `EADDRINUSE`: another run has the port.
+pub fn keep_from_network(fd: RawFd, port: u16) -> Result<(), c_int> {
     let broker = BROKER.load(Ordering::Relaxed);
-    if broker >= 0 {
-        // SAFETY: no address.
-        unsafe { ask(broker, fd, core::ptr::null(), 0) };
+    if broker < 0 {
+        return Ok(());
+    }
+    let port = port.to_be_bytes();
+    // SAFETY: two bytes of ours.
+    match unsafe { ask(broker, fd, port.as_ptr().cast(), port.len() as socklen_t) } {
+        libc::EADDRINUSE => Err(libc::EADDRINUSE),
+        _ => Ok(()),
     }
 }
 

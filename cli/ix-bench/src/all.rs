@@ -6,7 +6,7 @@ use ix_report::problem::{Problem, Result};
 use std::time::{Duration, Instant};
 
 /// The benchmarks in order, each with its share of the whole time.
-const BENCHES: [(&str, f64); 14] = [
+const BENCHES: [(&str, f64); 15] = [
     ("echo", 2.0),
     ("pingpong", 2.0),
     ("short", 2.0),
@@ -18,6 +18,7 @@ const BENCHES: [(&str, f64); 14] = [
     ("batch", 2.0),
     ("udp-echo", 3.0),
     ("wakeup", 1.0),
+    ("sharing", 2.0),
     ("churn", 4.0),
     ("bulk", 2.0),
     ("rates", 2.0),
@@ -82,6 +83,7 @@ fn cannot(name: &str, device: Device) -> Option<&'static str> {
         "wakeup" if device == Device::Memif => {
             Some("its clients are on Linux, and memif connects IX to IX only")
         }
+        "sharing" if device != Device::Afxdp => Some("only AF_XDP shares an interface with Linux"),
         "http" if !installed("haproxy") => Some("apt-get install haproxy"),
         "rates" if !root => Some("sharing an interface needs root"),
         _ => None,

@@ -50,6 +50,8 @@ pub enum BenchCommand {
     Churn(BenchArgs),
     /// How soon a sleeping service receives a packet, and the cost of an idle service
     Wakeup(BenchArgs),
+    /// What it costs that IX shares the address of Linux by port: IX, and Linux beside it
+    Sharing(BenchArgs),
     /// Echo of datagrams, and the time in each part of the stack (Arrakis' table 1)
     UdpEcho(BenchArgs),
     /// Flow groups that move back and forth under full load (the papers' table of phases)

@@ -33,6 +33,7 @@ pub mod report;
 mod runner;
 mod samples;
 pub mod serve;
+mod sharing;
 mod soak;
 mod stalls;
 mod tenants;
@@ -62,6 +63,7 @@ pub fn main(command: &BenchCommand) -> Result<()> {
         BenchCommand::Churn(args) => ("churn", args),
         BenchCommand::UdpEcho(args) => ("udp-echo", args),
         BenchCommand::Wakeup(args) => ("wakeup", args),
+        BenchCommand::Sharing(args) => ("sharing", args),
         BenchCommand::Memcached(args) => ("memcached", args),
         BenchCommand::MemcachedUdp(args) => ("memcached-udp", args),
         BenchCommand::KvSteps(args) => ("kv-steps", args),
@@ -136,6 +138,7 @@ fn run(
         "http" => http::measure(&lab, args, &mut notes)?,
         "wakeup" => wakeup::measure(&lab, args, &mut notes)?,
         "hostile" => hostile::measure(&lab, args, &mut notes)?,
+        "sharing" => sharing::measure(&lab, args, &mut notes)?,
         "elastic" => elastic::measure(&lab, args, &mut notes)?,
         "migration" => migration::measure(&lab, args, &mut notes)?,
         "peer" => peer::measure_all(&lab, args, &mut notes)?,

@@ -7,9 +7,10 @@ use ix_sys::clock::{self, DateTime};
 use serde_json::{Map, Value, json};
 
 /// Possible figures of a point, in the table's order: key, heading, decimals.
-const FIGURES: [(&str, &str, usize); 68] = [
+const FIGURES: [(&str, &str, usize); 69] = [
     ("wanted_per_s", "wanted/s", 0),
     ("msgs_per_s", "msg/s", 0),
+    ("of_reference", "of reference", 3),
     ("connections_per_s", "conn/s", 0),
     ("mbit_per_s", "Mbit/s", 0),
     ("msgs_per_busy_s", "msg/busy s", 0),

@@ -46,6 +46,8 @@ use std::time::{Duration, Instant};
 const NOBODY: u32 = 65534;
 /// Time that the XDP program of a killed process may take to go.
 const LEAVING: Duration = Duration::from_millis(200);
+/// The same of an interface that runs share: when its keeper was killed, they end first.
+const RUNS_LEAVING: Duration = Duration::from_secs(2);
 
 /// Runs the program; returns its exit status.
 pub fn main(args: &RunArgs) -> Result<u8> {
@@ -79,7 +81,8 @@ pub fn main(args: &RunArgs) -> Result<u8> {
     if settings.config.shares_address {
         linux_firewall::check(&interface, args.ignore_firewall)?;
     }
-    let sharing = Sharing::begin(&mut settings.config, &interface, program_user)?;
+    let threads = settings.cpus().len();
+    let sharing = Sharing::begin(&mut settings.config, &interface, program_user, threads)?;
     let cannot_use = crate::posix::cannot_use(args.posix, &program);
     let unused = crate::posix::why_unused(args.posix, &program, &settings);
     let helps = (root.as_mut(), sharing.as_ref());
@@ -631,7 +634,7 @@ fn open_once_free(
     spec: &DeviceSpec,
     options: &OpenOptions,
 ) -> std::result::Result<OpenedDevice, OpenError> {
-    let end = Instant::now() + LEAVING;
+    let end = Instant::now() + if options.shared.is_some() { RUNS_LEAVING } else { LEAVING };
     loop {
         match ix_netdev::open(spec, options) {
             Err(OpenError::ProgramPresent { .. }) if Instant::now() < end => {

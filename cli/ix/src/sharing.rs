@@ -2,14 +2,15 @@
 //! else stays Linux's; neighbours, routes and changes of addresses come from Linux.
 use ix_broker::low_ports::SharedInterface;
 use ix_broker::shared_address::SharedAddress;
-use ix_netdev::{DeviceSpec, HeldPorts, HostNet, Namespace, OpenedDevice};
+use ix_netdev::{DeviceSpec, HeldPorts, HostNet, JoinError, Namespace, OpenedDevice};
 use ix_proto::Config;
 use ix_proto::config::AddressCheck;
 use ix_proto::device::NicKind;
 use ix_report::problem::{Problem, Result};
-use ix_sys::{Interface, random};
+use ix_sys::{Interface, process, random, say};
 use ix_vnic::Direction;
 use ix_wire::IpAddr;
+use std::io;
 use std::net;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
@@ -78,13 +79,25 @@ pub fn settle(devices: &[String], config: &mut Config) -> Result<()> {
 }
 
 /// The keeper's process, or with `away` unset the one that starts it.
-pub fn keep(interface: &str, away: bool) -> std::io::Result<()> {
-    match away {
-        true => ix_netdev::keep(interface),
-        false => {
-            ix_broker::group::set_apart(&format!("keeper-{interface}"));
-            keeper(&["keeper", "--away", interface]).spawn().map(drop)
-        }
+pub fn keep(interface: &str, away: bool) -> io::Result<()> {
+    // A program that is root of a namespace can neither trace nor signal it.
+    process::forbid_tracing()?;
+    process::hide_user()?;
+    let group = format!("keeper-{interface}");
+    if !away {
+        ix_broker::group::set_apart(&group);
+        return keeper(&["keeper", "--away", interface]).spawn().map(drop);
+    }
+    let kept = ix_netdev::keep(interface);
+    ix_broker::group::leave_apart(&group);
+    kept
+}
+
+/// Starts a keeper that is no child of this process.
+fn start_keeper(interface: &str) -> io::Result<()> {
+    match keeper(&["keeper", interface]).status()? {
+        status if status.success() => Ok(()),
+        status => Err(io::Error::other(format!("cannot start its process: {status}"))),
     }
 }
 
@@ -102,9 +115,14 @@ pub struct Sharing {
 }
 
 impl Sharing {
-    /// Takes the ports for outgoing connections, which the configuration names from now on. `user`:
-    /// the program's.
-    pub fn begin(config: &mut Config, interface: &str, user: u32) -> Result<Option<Sharing>> {
+    /// Joins the runs that share the interface, and takes the ports for outgoing connections, which
+    /// the configuration names from now on. `user`: the program's. `threads`: the elastic ones.
+    pub fn begin(
+        config: &mut Config,
+        interface: &str,
+        user: u32,
+        threads: usize,
+    ) -> Result<Option<Sharing>> {
         if !config.shares_address {
             return Ok(None);
         }
@@ -116,7 +134,19 @@ impl Sharing {
         let all = here.usable_addresses(index).map_err(asked)?;
         let addresses: Vec<net::IpAddr> = all.into_iter().map(|(own, _)| own).collect();
         let listed: Vec<_> = addresses.iter().map(net::IpAddr::to_string).collect();
-        let ports = HeldPorts::new(addresses, index, user).map_err(asked)?;
+        let part = (interface, threads as u32);
+        let start = || start_keeper(interface);
+        let ports = match HeldPorts::join((addresses.clone(), index), user, part, start) {
+            Ok(ports) => ports,
+            Err(JoinError::NoKeeper(why)) => {
+                say!("no other run can share {interface} beside this one: no keeper: {why}");
+                HeldPorts::new(addresses, index, user).map_err(asked)?
+            }
+            Err(JoinError::Refused(why)) => {
+                let why = format!("its keeper refuses this run: {why}");
+                return Err(Problem::new(&what, why).mend("stop another `ix run` there"));
+            }
+        };
         let mut seed = [0; 8];
         random::fill(&mut seed).map_err(|why| Problem::new("cannot draw random keys", why))?;
         let block = ports.hold_block(OUTGOING_PORTS, u64::from_le_bytes(seed)).map_err(|e| {
@@ -124,21 +154,21 @@ impl Sharing {
             Problem::new(&what, why).mend("close sockets of Linux, or raise `ulimit -n`")
         })?;
         config.local_ports = block;
-        eprintln!(
-            "ix: shares {} with Linux on {interface}: the program's ports are IX's, and {}-{} for \
+        say!(
+            "shares {} with Linux on {interface}: the program's ports are IX's, and {}-{} for \
              connections that it opens",
             listed.join(", "),
             block.0,
             block.1
         );
         if let Some(link) = ports.link() {
-            eprintln!("ix: another run has the queues of {interface}: this one has link {link}");
+            say!("another run has the queues of {interface}: this one has link {link}");
         }
         Ok(Some(Sharing { interface: interface.to_owned(), ports: Arc::new(ports) }))
     }
 
     /// The interface, by its present number.
-    pub fn interface(&self) -> std::io::Result<SharedInterface> {
+    pub fn interface(&self) -> io::Result<SharedInterface> {
         Ok(SharedInterface {
             index: Interface::new(&self.interface)?.index()?,
             ports: self.ports(),

@@ -264,7 +264,7 @@ codec_struct!(XdpBind { ifindex, mode, frags, sockets });
 pub enum DeviceChange {
     /// The interface is there again, and is this now; a new socket for each queue comes along.
     Reopened(NicInfo),
-    /// The interface has more queues; a socket for each new one comes along.
+    /// The interface has more queues, for each of which a socket comes along, or another MTU.
     Grown(NicInfo),
     /// The memif has a peer; the descriptors that [`Plan`] names come along.
     PeerUp(Plan),

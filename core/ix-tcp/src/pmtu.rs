@@ -60,6 +60,17 @@ impl<B: RxBuf> Tcb<B> {
         self.check();
     }
 
+    /// Whether segments leave in packets that are longer than this, bytes.
+    pub fn exceeds(&self, mtu: u16) -> bool {
+        self.handshake_done() && self.state != State::Closed && self.mss + self.header_bytes() > mtu
+    }
+
+    /// The device takes packets of at most `mtu` bytes now, and has lost longer ones.
+    pub fn device_takes(&mut self, cfg: &Config, now_us: u64, mtu: u16, out: &mut impl Output<B>) {
+        self.path_mtu(cfg, now_us, mtu, out);
+        self.check();
+    }
+
     /// The path accepts at most `mtu` bytes: longer segments are sent again, in smaller pieces.
     fn path_mtu(&mut self, cfg: &Config, now_us: u64, mtu: u16, out: &mut impl Output<B>) {
         let (headers, least) = (self.header_bytes(), self.path_mtu_min());

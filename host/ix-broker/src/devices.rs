@@ -59,8 +59,13 @@ impl Devices {
 
     /// Descriptors that poll readable when [`Devices::service`] has something to do.
     pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        let shared = self.shared.iter().map(SharedAddress::fd);
+        let shared = self.shared.iter().flat_map(SharedAddress::fds);
         self.all.iter().flat_map(|device| device.opened.watch_fds()).chain(shared)
+    }
+
+    /// The interface whose addresses are shared, if its keeper has ended.
+    pub fn without_keeper(&self) -> Option<&str> {
+        self.shared.as_ref()?.without_keeper()
     }
 
     /// When to call [`Devices::service`] even if nothing is readable, ms; negative: never.

@@ -455,8 +455,8 @@ pub(crate) fn remove_run(run: &Path) {
 }
 
 /// Moves this process into a group of this name below its own, for good: it outlives the run that
-/// has started it, and a group in which others are gives those below it no controllers. The group
-/// stays, empty, for the next one.
+/// has started it, and a group in which others are gives those below it no controllers. Its last
+/// process removes it ([`leave_apart`]).
 pub fn set_apart(name: &str) {
     let read = |path| fs::read_to_string(path).unwrap_or_default();
     let places = places(&read("/proc/self/cgroup"), &read("/proc/self/mountinfo"));
@@ -465,6 +465,18 @@ pub fn set_apart(name: &str) {
         // Where it may make no group, no run may.
         let _ = fs::create_dir(&folder);
         let _ = write(&folder, PROCESSES, &std::process::id().to_string());
+    }
+}
+
+/// Leaves the group of [`set_apart`] and removes it, at the end of this process. It stays where the
+/// group above gives those below it controllers.
+pub fn leave_apart(name: &str) {
+    let read = |path| fs::read_to_string(path).unwrap_or_default();
+    let places = places(&read("/proc/self/cgroup"), &read("/proc/self/mountinfo"));
+    for place in places.into_iter().filter(|place| place.is_v2 && place.folder.ends_with(name)) {
+        let Some(above) = place.folder.parent() else { continue };
+        let _ = write(above, PROCESSES, &std::process::id().to_string());
+        let _ = fs::remove_dir(&place.folder);
     }
 }
 

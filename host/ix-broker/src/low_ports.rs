@@ -3,8 +3,8 @@
 //! would let the program do: who asks must have the right to bind such ports in the program's own
 //! namespace, and the socket must be of this network namespace.
 //!
-//! Where the address is shared with Linux (`--addr` is left out), a request without an address has
-//! the broker keep what comes in by IX's interface from the socket: a program that is root of a
+//! Where the address is shared with Linux (`--addr` is left out), a request with a port alone has
+//! the broker say whether another run has it, and keep what comes in by IX's interface from the socket: a program that is root of a
 //! user namespace alone has no right to that. A connection that Linux accepted before the dataplane
 //! begins would break when IX has the port.
 //!
@@ -12,7 +12,7 @@
 //! is none. A thread of its own carries them out, one at a time: a program that sends what takes
 //! long to close keeps only itself waiting.
 use ix_launch::NamespaceRoot;
-use ix_netdev::HeldPorts;
+use ix_netdev::{HeldPorts, Transport};
 use ix_sys::poll::is_mute;
 use ix_sys::process::Process;
 use ix_sys::socket::{self, bind_inet, get_option, pair, receive_with_fds, tell_senders};
@@ -87,7 +87,11 @@ impl LowPorts {
         // Who sent it as another user may have executed a set-uid program since.
         let sender = message.sender.as_ref().filter(|_| message.sender_user == Some(ROOT));
         let done = match (address, &self.shared) {
-            (Some([]), Some(shared)) => keep_from(socket.as_fd(), shared),
+            (Some([high, low]), Some(shared)) => {
+                let port = u16::from_be_bytes([*high, *low]);
+                keep_from(socket.as_fd(), shared)
+                    .and_then(|()| is_free(socket.as_fd(), port, shared))
+            }
             _ => self.bind(socket.as_fd(), address, sender),
         };
         let errno = match done {
@@ -145,6 +149,12 @@ fn keep_from(socket: BorrowedFd<'_>, shared: &SharedInterface) -> io::Result<()>
     shared.ports.may_share(file.uid());
     shared.ports.is_programs(file.ino());
     socket::refuse_from(socket, shared.index)
+}
+
+/// Whether nobody else has a port that Linux would let the socket share.
+fn is_free(socket: BorrowedFd<'_>, port: u16, shared: &SharedInterface) -> io::Result<()> {
+    let is_tcp = get_option::<i32>(socket, libc::SOL_SOCKET, libc::SO_TYPE)? == libc::SOCK_STREAM;
+    shared.ports.is_free(if is_tcp { Transport::Tcp } else { Transport::Udp }, port)
 }
 
 /// The first port that is everybody's, in this network namespace.

@@ -65,9 +65,15 @@ impl SharedAddress {
         shared
     }
 
-    /// Polls readable when [`SharedAddress::service`] has something to do.
-    pub fn fd(&self) -> BorrowedFd<'_> {
-        self.net.fd()
+    /// They poll readable when [`SharedAddress::service`] has something to do, or the keeper of
+    /// the interface has ended.
+    pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        [self.net.fd()].into_iter().chain(self.ports.keeper())
+    }
+
+    /// The interface, if its keeper has ended: the program there is gone, and no run can go on.
+    pub fn without_keeper(&self) -> Option<&str> {
+        self.ports.has_lost_keeper().then_some(&*self.name)
     }
 
     /// When to call [`SharedAddress::service`] though nothing is readable, ms.

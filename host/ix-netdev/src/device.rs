@@ -272,14 +272,14 @@ impl OpenedDevice {
     pub fn service(&mut self) -> Vec<DeviceEvent> {
         let events = self.memif.as_mut().map(memif::Control::service).unwrap_or_default();
         let refused = self.rss.as_mut().and_then(afxdp::RssTable::service);
-        let grown = self.grow();
+        let grown = self.look_again();
         events.into_iter().chain(refused.map(DeviceEvent::Say)).chain(grown).collect()
     }
 
-    /// Looks now and then whether the interface has more queues than before: no message of Linux
-    /// says so, and packets on a queue without a socket are not ours. It cannot have fewer, because
-    /// Linux keeps queues that have sockets.
-    fn grow(&mut self) -> Vec<DeviceEvent> {
+    /// Looks now and then whether the interface has more queues than before, or another MTU. Of
+    /// queues no message of Linux tells, and packets on one without a socket are not ours. There
+    /// cannot be fewer, because Linux keeps queues that have sockets.
+    fn look_again(&mut self) -> Vec<DeviceEvent> {
         let now = Instant::now();
         let (Some(xdp), NicKind::Afxdp(bind), Some((_, options))) =
             (&mut self.xdp, &mut self.info.kind, &self.again)
@@ -297,20 +297,32 @@ impl OpenedDevice {
             return Vec::new();
         }
         let queues = interface.queues().rx;
-        if queues <= bind.sockets as usize {
+        let mut fds = Vec::new();
+        let mut news = Vec::new();
+        if queues > bind.sockets as usize {
+            fds = match xdp.grow(queues, name) {
+                Ok(fds) => fds,
+                Err(e) => return vec![DeviceEvent::Say(format!("afxdp:{name}: {e}"))],
+            };
+        }
+        if !fds.is_empty() {
+            // veth gives its new queues the program only when another one is set.
+            if let Err(e) = xdp.set_filters(&options.addresses, options.filters.as_deref(), name) {
+                return vec![DeviceEvent::Say(format!("afxdp:{name}: {e}"))];
+            }
+            bind.sockets += fds.len() as u32;
+            news.push(format!("{} queues", bind.sockets));
+        }
+        if let Ok(mtu) = interface.mtu()
+            && mtu != self.info.mtu
+        {
+            self.info.mtu = mtu;
+            news.push(format!("MTU {mtu}"));
+        }
+        if news.is_empty() {
             return Vec::new();
         }
-        let fds = match xdp.grow(queues, name) {
-            Ok(fds) if fds.is_empty() => return Vec::new(),
-            Ok(fds) => fds,
-            Err(e) => return vec![DeviceEvent::Say(format!("afxdp:{name}: {e}"))],
-        };
-        // veth gives its new queues the program only when another one is set.
-        if let Err(e) = xdp.set_filters(&options.addresses, options.filters.as_deref(), name) {
-            return vec![DeviceEvent::Say(format!("afxdp:{name}: {e}"))];
-        }
-        bind.sockets += fds.len() as u32;
-        let line = format!("afxdp:{name}: up, with {} queues now", bind.sockets);
+        let line = format!("afxdp:{name}: up, with {} now", news.join(", "));
         let change = DeviceChange::Grown(self.info.clone());
         vec![DeviceEvent::Update(DeviceUpdate { change, fds }), DeviceEvent::Say(line)]
     }

@@ -1,4 +1,5 @@
 //! Why there is no device: each message says in one line what, why, and what to do.
+use crate::program_owner::owner_on;
 use std::fmt;
 use std::io;
 
@@ -22,8 +23,8 @@ pub enum OpenError {
     Down { name: String },
     /// There is no address, so no packet would be for the dataplane.
     NoAddress { name: String },
-    /// Another program's XDP program is on the interface.
-    ProgramPresent { name: String },
+    /// Another program's XDP program is on the interface; its owner, if that is known.
+    ProgramPresent { name: String, owner: Option<String> },
     /// The driver refuses the mode that the user asked for.
     ModeRefused { name: String, mode: &'static str, source: io::Error },
     /// The device cannot do this, and why: for whatever only one kind of device knows.
@@ -35,6 +36,11 @@ pub enum OpenError {
 }
 
 impl OpenError {
+    /// The interface has an XDP program already.
+    pub(crate) fn program_present(name: &str) -> OpenError {
+        OpenError::ProgramPresent { name: name.to_owned(), owner: owner_on(name) }
+    }
+
     pub(crate) fn system(action: &'static str, name: &str, source: io::Error) -> OpenError {
         match source.raw_os_error() {
             Some(libc::ENODEV) => OpenError::NoSuchInterface { name: name.to_owned() },
@@ -79,8 +85,11 @@ impl fmt::Display for OpenError {
                     "`{name}` is shared with Linux, so the dataplane needs an address; give one"
                 )
             }
-            ProgramPresent { name } => {
-                write!(f, "another XDP program is attached to `{name}`; stop its owner or ")?;
+            ProgramPresent { name, owner: Some(owner) } => {
+                write!(f, "another XDP program is attached to `{name}`, that of {owner}; stop it")
+            }
+            ProgramPresent { name, owner: None } => {
+                write!(f, "another XDP program is attached to `{name}`, and no process has it; ")?;
                 write!(f, "`ip link set {name} xdp off`")
             }
             ModeRefused { name, mode, source } => {

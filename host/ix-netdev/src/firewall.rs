@@ -20,8 +20,13 @@ const HOOK_DEVICES: u16 = 4;
 /// Forwarded packets are not IX's.
 const FORWARD: u32 = 2;
 const DROP: u32 = 0;
-/// Families whose chains see IPv4 packets of an interface (`NFPROTO_…`).
-const FAMILIES: [(u8, &str); 3] = [(1, "inet"), (2, "ip"), (NETDEV, "netdev")];
+/// Families whose chains see IP packets of an interface (`NFPROTO_…`).
+const FAMILIES: [(u8, &str); 4] = [(1, "inet"), (2, "ip"), (10, "ip6"), (NETDEV, "netdev")];
+/// Loaded tables of iptables, by the command that lists their rules, and whether it is for IPv6.
+const TABLES: [(&str, &str, bool); 2] = [
+    ("/proc/thread-self/net/ip_tables_names", "iptables", false),
+    ("/proc/thread-self/net/ip6_tables_names", "ip6tables", true),
+];
 const NETDEV: u8 = 5;
 
 /// The chains that can drop or translate packets of this interface, in the calling thread's network
@@ -43,9 +48,12 @@ pub fn firewall_chains(interface: &str) -> Result<Vec<String>, Error> {
             Err(e) => return Err(e),
         }
     }
-    let tables = fs::read_to_string("/proc/thread-self/net/ip_tables_names").unwrap_or_default();
-    let has_rules = |table: &&str| netfilter::iptables_rules(table).is_ok_and(|rules| rules > 0);
-    found.extend(tables.lines().filter(has_rules).map(|table| format!("iptables -t {table}")));
+    for (file, command, is_v6) in TABLES {
+        let tables = fs::read_to_string(file).unwrap_or_default();
+        let has_rules =
+            |table: &&str| netfilter::iptables_rules(table, is_v6).is_ok_and(|rules| rules > 0);
+        found.extend(tables.lines().filter(has_rules).map(|table| format!("{command} -t {table}")));
+    }
     Ok(found)
 }
 

@@ -3,7 +3,7 @@
 //! Behind each owned port stands a bound socket of Linux: so a port that Linux has already is
 //! refused, and nobody else gets one that IX has. The kernel closes the sockets whatever happens to
 //! this process, and removes the XDP program with its link: then Linux has the ports again.
-use crate::keeper::{Kept, KeptProgram};
+use crate::keeper::{JoinError, Kept, KeptProgram};
 use crate::listeners;
 use crate::xdp::{FRAGMENT_KEY, FRAGMENT_KEY_V6, Maps, OWNERS, PORTS, TO_SOCKETS};
 use ix_sys::bpf::{Map, MapKind, Memory};
@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, SocketAddrV6, TcpStream};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -169,16 +169,15 @@ impl HeldPorts {
         user: u32,
         (name, threads): (&str, u32),
         start: impl Fn() -> io::Result<()>,
-    ) -> Result<HeldPorts, Error> {
-        let failed = |e| Error::new(format!("cannot ask the keeper of {name}"), e);
+    ) -> Result<HeldPorts, JoinError> {
         let own: Vec<_> = addresses.iter().map(|own| (*own).into()).collect();
-        let (kept, maps) = Kept::join(name, threads, &own, start).map_err(failed)?;
+        let (kept, maps) = Kept::join(name, threads, &own, start)?;
         let owner = kept.owner();
         let mut maps = maps.into_iter();
         let mut next = || maps.next();
         let maps = match (next(), next(), next(), next(), next()) {
             (None, ..) => {
-                let made = |e| Error::new(NO_MAP, e);
+                let made = JoinError::Refused;
                 let owned = Map::new(MapKind::Array, c"ix_ports", 2 * PORTS).map_err(made)?;
                 (owned, Some(Rest::new(owner).map_err(made)?))
             }
@@ -224,6 +223,16 @@ impl HeldPorts {
     /// The interface by which the run has its packets, if another one has the queues.
     pub fn link(&self) -> Option<&str> {
         self.kept.as_ref()?.link()
+    }
+
+    /// Polls readable when the keeper has ended, if there is one.
+    pub fn keeper(&self) -> Option<BorrowedFd<'_>> {
+        self.kept.as_ref().map(Kept::fd)
+    }
+
+    /// Whether the keeper has ended before this run: nothing comes in any more.
+    pub fn has_lost_keeper(&self) -> bool {
+        self.kept.as_ref().is_some_and(Kept::has_ended)
     }
 
     /// Ends this run's part of the interface.
@@ -305,10 +314,7 @@ impl HeldPorts {
             return Ok(());
         }
         let is_tcp = transport == Transport::Tcp;
-        // Another run's holder of the same user would share it.
-        if self.is_another_runs(transport, port) || is_tcp && self.is_anothers(port) {
-            return Err(io::Error::from_raw_os_error(libc::EADDRINUSE));
-        }
+        self.is_free(transport, port)?;
         has_room(&held, self.addresses().len())?;
         let bound = self.bind_all((transport, port), &self.addresses(), How::Shares);
         let (sockets, is_reused) = match bound {
@@ -330,6 +336,16 @@ impl HeldPorts {
             return Err(io::Error::from_raw_os_error(libc::EADDRINUSE));
         }
         held.insert((transport, port), Held { sockets, shares: true });
+        Ok(())
+    }
+
+    /// An error, `EADDRINUSE`, if somebody else has a port that Linux would let a socket of the
+    /// program share: another run, whose holder is of the same user, or a service of that user.
+    pub fn is_free(&self, transport: Transport, port: u16) -> io::Result<()> {
+        let is_tcp = transport == Transport::Tcp;
+        if self.is_another_runs(transport, port) || is_tcp && self.is_anothers(port) {
+            return Err(io::Error::from_raw_os_error(libc::EADDRINUSE));
+        }
         Ok(())
     }
 

@@ -24,11 +24,17 @@ struct TableInfo {
     size: u32,
 }
 
-/// Number of rules in a table of iptables for IPv4. Needs root's rights over the network namespace.
-/// Asks for a table that is not loaded load it: ask for those in `/proc/net/ip_tables_names` only.
-pub fn iptables_rules(table: &str) -> io::Result<u32> {
+/// Number of rules in a table of iptables, or with `is_v6` of ip6tables. Needs root's rights over
+/// the network namespace. Asks for a table that is not loaded load it: ask for those in
+/// `/proc/net/ip_tables_names` (`ip6_tables_names`) only.
+pub fn iptables_rules(table: &str, is_v6: bool) -> io::Result<u32> {
+    // The same number and structure for both (linux/netfilter_ipv6/ip6_tables.h).
     const IPT_SO_GET_INFO: i32 = 64;
-    let socket = socket::open(libc::AF_INET, libc::SOCK_DGRAM)?;
+    let (family, level) = match is_v6 {
+        false => (libc::AF_INET, libc::IPPROTO_IP),
+        true => (libc::AF_INET6, libc::IPPROTO_IPV6),
+    };
+    let socket = socket::open(family, libc::SOCK_DGRAM)?;
     // SAFETY: all-zero bytes are a value.
     let mut info: TableInfo = unsafe { zeroed() };
     let name = table.as_bytes();
@@ -37,8 +43,7 @@ pub fn iptables_rules(table: &str) -> io::Result<u32> {
     let mut len = size_of::<TableInfo>() as libc::socklen_t;
     let (to, len) = ((&raw mut info).cast(), &raw mut len);
     // SAFETY: `info` is of that length and writable, and any bytes make its numbers.
-    let ret =
-        unsafe { libc::getsockopt(socket.as_raw_fd(), libc::IPPROTO_IP, IPT_SO_GET_INFO, to, len) };
+    let ret = unsafe { libc::getsockopt(socket.as_raw_fd(), level, IPT_SO_GET_INFO, to, len) };
     check(ret)?;
     // Each chain ends with its policy, and the table with an error entry.
     Ok(info.num_entries.saturating_sub(info.valid_hooks.count_ones() + 1))

@@ -8,12 +8,15 @@ use std::os::fd::RawFd;
 /// same user, with which this one shares it. And what comes in by the interface of IX is not this
 /// one's: before the dataplane begins it is dropped, and the peer sends it again. A connection that
 /// Linux had accepted would break when IX has the port.
-pub fn prepare(fd: RawFd) {
+///
+/// An error is an errno: another program of IX has the port, with which Linux would let this one
+/// share it, or a service of the same user that shares ports.
+pub fn prepare(fd: RawFd, port: u16) -> Result<(), c_int> {
     let on: c_int = 1;
     let len = size_of_val(&on) as socklen_t;
     // SAFETY: a number of ours with its length. On an error the claim of the port is refused.
     unsafe {
         real::setsockopt(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, (&raw const on).cast(), len);
     }
-    low_ports::keep_from_network(fd);
+    low_ports::keep_from_network(fd, port)
 }

@@ -303,6 +303,11 @@ impl Lab {
         &self.client
     }
 
+    /// The address of Linux at the server's end. A dataplane there shares it by port.
+    pub fn linux_address(&self) -> Ipv4Addr {
+        LINUX_SERVER
+    }
+
     /// The address of Linux clients.
     pub fn linux_client(&self) -> Ipv4Addr {
         LINUX_CLIENT
@@ -372,8 +377,11 @@ impl Lab {
         if !flags.iter().any(|flag| flag == "--domain") {
             command.args(["--domain", "none"]);
         }
-        command.args(["--nic", nic, "--addr"]);
-        command.arg(format!("{address}/{}", self.prefix())).args(["--cpus", &list(cpus)]);
+        command.args(["--nic", nic]);
+        if address != self.at(LINUX_SERVER) {
+            command.arg("--addr").arg(format!("{address}/{}", self.prefix()));
+        }
+        command.args(["--cpus", &list(cpus)]);
         command.arg("--control").arg(self.control_of(address)).args(flags);
         command.arg("--").args(args);
         command

@@ -63,7 +63,7 @@ const ACHIEVED: Figure = over_time(
     Linear,
 );
 
-const BENCHES: [Bench; 20] = [
+const BENCHES: [Bench; 21] = [
     Bench {
         name: "echo",
         what: "Messages of one size, echoed, over the number of connections.",
@@ -173,6 +173,11 @@ const BENCHES: [Bench; 20] = [
             &[("wake_p50_us", "")],
             Linear,
         )],
+    },
+    Bench {
+        name: "sharing",
+        what: "IX at the address of Linux beside one of its own, and Linux beside IX.",
+        figures: &[figure("Messages a second", ("connections", Log), RATE, Linear)],
     },
     Bench {
         name: "batch",

@@ -89,7 +89,7 @@ fn the_check_of_markup_can_fail() {
 #[test]
 fn the_page_of_all_samples_is_well_formed_and_complete() {
     let results = samples();
-    assert_eq!(results.len(), 20);
+    assert_eq!(results.len(), 21);
     let page = html(&results);
     let text = well_formed(&page).expect("well-formed");
     for result in &results {

@@ -1,5 +1,5 @@
 //! The verdict for each interface: what IX would have there, and the command to run next.
-use ix_netdev::{Link, MTU_WITHOUT_FRAGS, Namespace, XdpSupport, xdp_support};
+use ix_netdev::{Link, MTU_WITHOUT_FRAGS, Namespace, XdpSupport, is_kept, xdp_support};
 use ix_sys::cpu;
 use serde_json::{Value, json};
 use std::net::IpAddr;
@@ -19,6 +19,8 @@ struct Facts {
     xdp: Option<XdpSupport>,
     /// The number of an XDP program that is there.
     program: Option<u32>,
+    /// It is that of a keeper, which runs may join.
+    is_kept: bool,
     /// Hardware threads that this process may run on.
     cpus: Vec<usize>,
 }
@@ -94,6 +96,7 @@ fn facts(here: &Namespace, link: &Link) -> Facts {
         addresses: addresses_to_share(here, link.index),
         xdp: xdp_support(link.index).ok(),
         program: here.xdp_program(&link.name).ok().flatten(),
+        is_kept: is_kept(&link.name),
         cpus: cpu::allowed(),
     }
 }
@@ -128,7 +131,7 @@ fn obstacle(facts: &Facts) -> Option<(String, String)> {
     if !facts.up {
         return Some(("it is down".to_owned(), format!("ip link set {name} up")));
     }
-    if let Some(id) = facts.program {
+    if let Some(id) = facts.program.filter(|_| !facts.is_kept) {
         let why = format!("it has an XDP program, number {id}, and can have one only");
         return Some((why, format!("bpftool prog show id {id}")));
     }
@@ -158,6 +161,9 @@ fn run(facts: &Facts) -> String {
             "{command}     (FREE: an address of its network that no host has, with that network's \
              length)"
         ),
+        false if facts.is_kept => {
+            format!("{command}     (the address of Linux is shared, by port, with other runs)")
+        }
         false => format!("{command}     (the address of Linux is shared, by port)"),
     }
 }
@@ -223,5 +229,8 @@ mod tests {
             assert_eq!(verdict.to_json()["usable"], false, "{verdict:?}");
         }
         assert_eq!(judge(&Facts { xdp: Some(frags), ..jumbo }).why_not, "");
+        let kept = judge(&Facts { program: Some(7), is_kept: true, ..usual() });
+        assert_eq!(kept.why_not, "");
+        assert!(kept.next.contains("with other runs"), "{kept:?}");
     }
 }

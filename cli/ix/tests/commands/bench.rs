@@ -55,7 +55,8 @@ fn check(result: &Value, bench: &str, rate: &str) {
 /// own.
 const RUN_BELOW: [&[&str]; 2] =
     [&["echo", "pingpong", "short", "connscaling", "batch"], &["memcached", "churn", "bulk"]];
-const RUN_ALONE: [&str; 6] = ["memcached-udp", "kv-steps", "http", "udp-echo", "wakeup", "rates"];
+const RUN_ALONE: [&str; 7] =
+    ["memcached-udp", "kv-steps", "http", "udp-echo", "wakeup", "rates", "sharing"];
 
 /// `ix` with these arguments, when fewer than two benchmarks run: a third would leave none the time
 /// for an answer.
@@ -288,6 +289,28 @@ fn arrakis_figures_have_all_their_rows() {
     assert!(of("ix") == 1 && of("linux") > 0, "{two:?}");
     assert!(two.iter().all(|row| row["processes"] == 2), "{two:?}");
     assert!(two.iter().all(|row| row["msgs_per_s"].as_f64() > Some(0.0)), "{two:?}");
+}
+
+/// What sharing the address of Linux costs IX, and Linux beside it.
+#[test]
+fn what_sharing_an_address_costs_is_measured() {
+    let test = "what_sharing_an_address_costs_is_measured";
+    // SAFETY: cannot fail and touches no memory.
+    if unsafe { libc::geteuid() } != 0 {
+        return skip(test, Need::Root, "AF_XDP needs root");
+    }
+    if !may_make_links(test) {
+        return;
+    }
+    let words = ["bench", "sharing", "--quick", "--seconds", "0.2", "--json", "-"];
+    let output = bench(&words);
+    assert!(output.status.success(), "{}", errors(&output));
+    let value: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let rows = value["rows"].as_array().expect("rows");
+    assert_eq!(rows.len(), 5, "{value}");
+    assert!(rows.iter().all(|row| row["msgs_per_s"].as_f64() > Some(0.0)), "{value}");
+    let set_against = rows.iter().filter(|row| row["of_reference"].as_f64() > Some(0.0));
+    assert_eq!(set_against.count(), 2, "{value}");
 }
 
 /// Processes whose command line has this in it.

@@ -3,8 +3,11 @@ use super::shared_address::on_linux_address;
 use crate::support::stats::Stats;
 use crate::support::{CLIENT_V6, PATIENCE, SERVICE, SERVICE_V6, TestNet, eventually};
 use ix_skip::{Need, skip};
+use ix_testbed::{Namespace, VethEnd};
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Ipv6Addr, SocketAddr, SocketAddrV6, TcpListener, TcpStream, UdpSocket};
+use std::net::{
+    IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, TcpListener, TcpStream, UdpSocket,
+};
 use std::process::Command;
 use std::time::Duration;
 
@@ -12,7 +15,7 @@ const PYTHON: &str = "/usr/bin/python3";
 const PREFIX_V6: u8 = 64;
 
 /// The private link with addresses of both families on both ends, which Linux has checked.
-fn on_both_families(test: &str) -> Option<TestNet> {
+pub fn on_both_families(test: &str) -> Option<TestNet> {
     if !std::path::Path::new(PYTHON).exists() {
         skip(test, Need::Program("apt-get install python3"), "no python3");
         return None;
@@ -20,6 +23,8 @@ fn on_both_families(test: &str) -> Option<TestNet> {
     let net = on_linux_address(test)?;
     net.server.enable_ipv6("ixs0").expect("IPv6");
     net.server.add_address("ixs0", SERVICE_V6, PREFIX_V6).expect("an address");
+    // What the host says to itself goes by the loopback.
+    net.server.enable_ipv6("lo").expect("IPv6");
     net.server.set_up("lo", true).expect("loopback");
     net.enable_v6();
     for (end, name) in [(&net.server, "ixs0"), (&net.client, "ixc0")] {
@@ -37,7 +42,7 @@ fn of_link(net: &TestNet, port: u16) -> SocketAddr {
     let index = net.server.link("ixs0").expect("asked").expect("there").index;
     let all = net.server.usable_addresses(index).expect("asked");
     let own = all.iter().find_map(|(own, _)| match own {
-        std::net::IpAddr::V6(own) if own.is_unicast_link_local() => Some(*own),
+        IpAddr::V6(own) if own.is_unicast_link_local() => Some(*own),
         _ => None,
     });
     let by = net.client.link("ixc0").expect("asked").expect("there").index;
@@ -84,7 +89,6 @@ while True:
 ";
 
 #[test]
-#[ignore = "connections from the host itself and to other hosts by IPv6 fail yet"]
 fn a_dual_stack_program_shares_the_addresses_of_both_families() {
     let test = "a_dual_stack_program_shares_the_addresses_of_both_families";
     let Some(net) = on_both_families(test) else { return };
@@ -115,6 +119,12 @@ fn a_dual_stack_program_shares_the_addresses_of_both_families() {
     let heard = net.client.run(|| ask(of_link(&net, 8080), "")).expect("served");
     assert!(heard.starts_with("fe80:"), "{heard}");
     assert_eq!(accepted(), 3, "IX has served all of them");
+    // The host itself, by Linux.
+    let heard = net.server.run(|| ask(by_v6(8080), "")).expect("served by Linux");
+    assert_eq!(heard, format!("{SERVICE_V6} {SERVICE_V6}"));
+    let heard = net.server.run(|| ask(by_v4, "")).expect("served by Linux");
+    assert_eq!(heard, format!("::ffff:{0} ::ffff:{0}", SERVICE.ip()));
+    assert_eq!(accepted(), 3, "IX has not");
     // To another host from a port of IX, and to a service of Linux's on the program's own address.
     let there = format!("{CLIENT_V6} 9");
     let heard = net.client.run(|| ask(by_v6(8080), &there)).expect("served");
@@ -185,4 +195,53 @@ fn addresses_of_ipv6_come_and_go() {
     assert!(gone.is_err(), "nobody has the address");
     net.client.run(|| ask(at, "")).expect("the other one is served");
     process.terminate();
+}
+
+/// What comes from a container, or to the address of another interface, comes by another interface
+/// than IX's: Linux hears it, and the program with it. It hears the host itself at each of its
+/// addresses.
+#[test]
+fn containers_and_other_interfaces_reach_the_program_by_linux() {
+    let test = "containers_and_other_interfaces_reach_the_program_by_linux";
+    let Some(net) = on_both_families(test) else { return };
+    let container = Namespace::new().expect("a namespace");
+    let [near, far] = ["ixv0", "ixv1"].map(VethEnd::new);
+    net.server.add_veth(&near, &container, &far).expect("a veth pair");
+    let v4 = |host: u8| Ipv4Addr::new(10, 89, 0, host);
+    let v6 = |host: u16| Ipv6Addr::new(0x2001, 0xdb8, 0x89, 0, 0, 0, 0, host);
+    for (end, name, host) in [(&net.server, "ixv0", 2), (&container, "ixv1", 1)] {
+        end.enable_ipv6(name).expect("IPv6");
+        end.add_address(name, v4(host.into()), 24).expect("an address");
+        end.add_address(name, v6(host.into()), PREFIX_V6).expect("an address");
+        end.set_up(name, true).expect("up");
+    }
+    container.wait_running("ixv1", PATIENCE).expect("carrier");
+    container.add_route(Ipv4Addr::UNSPECIFIED, 0, v4(2)).expect("a route");
+    container.add_route(Ipv6Addr::UNSPECIFIED, 0, v6(2)).expect("a route");
+    let process = net.start_shared(&[PYTHON, "-c", PROGRAM]).process;
+    process.wait_for("ready", PATIENCE);
+    let accepted = || Stats::ask(&net.file("control.sock")).total("accepted");
+    let owns = [IpAddr::from(*SERVICE.ip()), SERVICE_V6.into()];
+    for own in owns {
+        net.client.run(|| ask((own, 8080).into(), "")).expect("served by IX");
+    }
+    assert_eq!(accepted(), 2, "IX serves other hosts");
+    let from = [IpAddr::from(v4(1)), v6(1).into()];
+    for (own, from) in owns
+        .into_iter()
+        .zip(from)
+        .chain([(v4(2).into(), v4(1).into()), (v6(2).into(), v6(1).into())])
+    {
+        let heard = container.run(|| ask((own, 8080).into(), "")).expect("served by Linux");
+        assert_eq!(heard, format!("{} {}", said(from), said(own)));
+        let heard = net.server.run(|| ask((own, 8080).into(), "")).expect("served by Linux");
+        assert_eq!(heard, format!("{0} {0}", said(own)));
+    }
+    assert_eq!(accepted(), 2, "IX has seen none of them");
+    process.terminate();
+}
+
+/// An address as a socket of IPv6 says it.
+fn said(ip: IpAddr) -> String {
+    if ip.is_ipv4() { format!("::ffff:{ip}") } else { ip.to_string() }
 }

@@ -3,7 +3,7 @@
 use super::shared_address::{ask, on_linux_address, run_echo};
 use crate::support::stats::Stats;
 use crate::support::traffic::echo;
-use crate::support::{CLIENT, PATIENCE, SERVICE, TestNet, connect_to, eventually};
+use crate::support::{CLIENT, PATIENCE, SERVICE, TestNet, build_echo, connect_to, eventually};
 use ix_skip::{Need, skip};
 use ix_sys::socket;
 use ix_testbed::VethEnd;
@@ -23,13 +23,13 @@ const SECOND: Ipv4Addr = Ipv4Addr::new(10, 88, 0, 3);
 
 /// `ip`, on the host of the program.
 #[track_caller]
-fn ip(net: &TestNet, words: &str) {
+pub fn ip(net: &TestNet, words: &str) {
     let run = || Command::new("ip").args(words.split(' ')).output().expect("ip");
     let output = net.server.run(run);
     assert!(output.status.success(), "{words}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-fn has_ip(net: &TestNet) -> bool {
+pub fn has_ip(net: &TestNet) -> bool {
     net.server.run(|| Command::new("ip").arg("link").output()).is_ok()
 }
 
@@ -219,6 +219,34 @@ fn routes_of_linux_are_followed() {
     process.terminate();
 }
 
+/// The interface takes shorter packets while the program runs: connections go on in both
+/// directions, and new ones say so.
+#[test]
+fn an_mtu_that_changes_is_followed() {
+    let test = "an_mtu_that_changes_is_followed";
+    let Some(net) = on_linux_address(test) else { return };
+    let echo_path = build_echo();
+    let process = net.start_shared(&[echo_path.to_str().expect("text"), "40000"]).process;
+    process.wait_for("ready", PATIENCE);
+    let mut first = net.client.run(|| connect_to(SERVICE));
+    echo(&mut first, 1, 40_000);
+    for (round, mtu) in [1300, 1500, 1280].into_iter().enumerate() {
+        for (end, name) in [(&net.client, "ixc0"), (&net.server, "ixs0")] {
+            end.set_mtu(name, mtu).expect("set");
+        }
+        // While it is told nothing, what it sends is lost.
+        echo(&mut first, 2, 40_000);
+        process.wait_for_nth("ix: afxdp:ixs0: up, with MTU ", round + 1, PATIENCE);
+        let mut second = net.client.run(|| connect_to(SERVICE));
+        let mss = socket::get_option::<i32>(second.as_fd(), libc::IPPROTO_TCP, libc::TCP_MAXSEG);
+        // Behind the headers of IPv4 and TCP, the latter with timestamps.
+        assert_eq!(mss.expect("asked"), mtu as i32 - 40 - 12);
+        echo(&mut second, 3, 40_000);
+        echo(&mut first, 4, 40_000);
+    }
+    process.terminate();
+}
+
 /// Tells each client at which address it was reached.
 const OWN_NAME: &str = "
 import socket
@@ -337,73 +365,4 @@ fn connections_survive_a_link_that_falls() {
     });
     assert!(!process.said().iter().any(|line| line.contains("no more")), "{process}");
     process.terminate();
-}
-
-/// What has no packets of its own, or none that IX understands, is refused with one line that says
-/// what to do.
-#[test]
-fn interfaces_that_cannot_be_shared_get_one_line() {
-    let test = "interfaces_that_cannot_be_shared_get_one_line";
-    let Some(net) = on_linux_address(test) else { return };
-    if !has_ip(&net) {
-        return skip(test, Need::Program("apt-get install iproute2"), "no ip");
-    }
-    let refused = |nic: &str, tells: &[&str]| {
-        let run = || {
-            let mut command = Command::new(env!("CARGO_BIN_EXE_ix"));
-            command.args(["run", "--nic", nic, "true"]).output().expect("ix")
-        };
-        let output = net.server.run(run);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        // Whose address it is may have been said before.
-        let lines = said.lines().filter(|line| !line.starts_with("ix: shares ")).count();
-        assert_eq!((output.status.code(), lines), (Some(125), 1), "{nic}: {said}");
-        assert!(tells.iter().all(|word| said.contains(word)), "{nic}: {said}");
-    };
-    refused("lo", &["cannot share the address of Linux on lo", "loopback", "ip link"]);
-    refused("nosuch", &["no such interface"]);
-    ip(&net, "addr flush dev ixs0");
-    refused("ixs0", &["Linux has no address there", "--addr"]);
-    for words in [
-        "tuntap add ixtun mode tun",
-        "addr add 10.90.0.2/24 dev ixtun",
-        "link add ixbr type bridge",
-        "addr add 10.88.0.2/16 dev ixs0",
-        "link set ixs0 master ixbr",
-    ] {
-        ip(&net, words);
-    }
-    refused("ixtun", &["no Ethernet header", "tunnel"]);
-    refused("ixs0", &["a port of ixbr", "--nic ixbr"]);
-
-    // What else there is can be shared: a bridge, a link above another one, many addresses.
-    let shared = |nic: &str, tells: &[String]| {
-        let run = || {
-            let mut command = Command::new(env!("CARGO_BIN_EXE_ix"));
-            command.args(["run", "--nic", nic, "true"]).output().expect("ix")
-        };
-        let output = net.server.run(run);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(0), "{nic}: {said}");
-        assert!(tells.iter().all(|word| said.contains(word)), "{nic}: {said}");
-        eventually("the interface is as before", || {
-            net.server.xdp_program(nic).expect("asked").is_none()
-        });
-    };
-    for words in [
-        "link set ixbr up",
-        "addr add 10.92.0.2/24 dev ixbr",
-        "link add ixmac link ixbr type macvlan mode bridge",
-        "link set ixmac up",
-    ] {
-        ip(&net, words);
-    }
-    let ten: Vec<String> = (20..30).map(|host| format!("10.91.0.{host}")).collect();
-    ten.iter().for_each(|own| ip(&net, &format!("addr add {own}/24 dev ixmac")));
-    shared("ixbr", &["shares 10.92.0.2 with Linux".to_owned()]);
-    shared("ixmac", &ten);
-    // Somebody else's program.
-    let other = net.server.run(|| ix_netdev::Exchange::open("ixmac")).expect("nobody has one");
-    refused("ixmac", &["another XDP program is attached to `ixmac`", "xdp off"]);
-    drop(other);
 }

@@ -4,6 +4,8 @@ use super::shared_address::{LINUX, Session, ask, on_linux_address};
 use crate::support::process::{Process, signal};
 use crate::support::stats::Stats;
 use crate::support::{PATIENCE, SERVICE, TestNet, eventually};
+use ix_proto::Codec;
+use ix_proto::keeper::ToKeeper;
 use ix_skip::{Need, skip};
 use std::io::{Read, Write};
 use std::net::{SocketAddrV4, TcpStream};
@@ -101,7 +103,6 @@ impl Client {
 }
 
 #[test]
-#[ignore = "`ix run` does not join a keeper yet: a connection of a run with a link is reset"]
 fn three_runs_share_an_interface_and_one_is_killed_again_and_again() {
     let test = "three_runs_share_an_interface_and_one_is_killed_again_and_again";
     if !std::path::Path::new(PYTHON).exists() {
@@ -155,16 +156,136 @@ fn three_runs_share_an_interface_and_one_is_killed_again_and_again() {
     }
     session.end();
     assert_eq!(LINUX.port(), 22);
+    is_as_before(&net);
+}
+
+/// Nothing of the keeper is left.
+#[track_caller]
+fn is_as_before(net: &TestNet) {
     eventually("the interface is as before", || {
         net.server.xdp_program("ixs0").expect("asked").is_none()
     });
-    let links = net.server.links().expect("asked");
-    assert!(!links.iter().any(|link| link.name.starts_with("ixk")), "no link is left");
+    eventually("no link is left", || {
+        let links = net.server.links().expect("asked");
+        !links.iter().any(|link| link.name.starts_with("ixk") || link.name.starts_with("ixn"))
+    });
+    eventually("no keeper is left", || keepers(net).is_empty());
+}
+
+/// The keepers of this link: processes of the namespace with that name.
+fn keepers(net: &TestNet) -> Vec<i32> {
+    let here = net.server.run(|| std::fs::read_link("/proc/thread-self/ns/net")).expect("its own");
+    let all = std::fs::read_dir("/proc").expect("processes").flatten();
+    let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    pids.filter(|pid| {
+        let file = |name: &str| format!("/proc/{pid}/{name}");
+        std::fs::read(file("cmdline")).is_ok_and(|words| words.starts_with(b"ix-keeper\0"))
+            && std::fs::read_link(file("ns/net")).is_ok_and(|its| its == here)
+    })
+    .collect()
+}
+
+/// If the keeper is killed, the runs end, each with one line, and Linux is as before.
+#[test]
+fn runs_without_their_keeper_end_with_one_line() {
+    let test = "runs_without_their_keeper_end_with_one_line";
+    if !std::path::Path::new(PYTHON).exists() {
+        return skip(test, Need::Program("apt-get install python3"), "no python3");
+    }
+    let Some(net) = on_linux_address(test) else { return };
+    let session = Session::start(&net);
+    let runs = [8081, 8082].map(|port| start(&net, port));
+    for port in [8081, 8082] {
+        says(&mut connect(&net, port), 7).expect("an answer");
+        eventually("it is IX's", || accepted(&net, port) == 1);
+    }
+    let [keeper] = keepers(&net)[..] else { panic!("one keeper: {:?}", keepers(&net)) };
+    signal(keeper, libc::SIGKILL);
+    for run in runs {
+        let (status, said) = run.wait(PATIENCE);
+        let last = said.last().expect("a line");
+        let tells =
+            ["cannot share the address of Linux on ixs0 any more", "keeper", "start `ix run`"];
+        let tells = tells.iter().all(|word| last.contains(word));
+        assert!(status.code() == Some(125) && tells, "{status}: {said:#?}");
+        let lines = said.iter().filter(|line| line.contains("keeper")).count();
+        assert_eq!(lines, 1, "{said:#?}");
+    }
+    session.goes_on();
+    is_as_before(&net);
+    let gone = net.client.run(|| TcpStream::connect(at(8081))).expect_err("Linux has it");
+    assert_eq!(gone.kind(), std::io::ErrorKind::ConnectionRefused);
+    // Another one begins, and all goes on.
+    let run = start(&net, 8081);
+    says(&mut connect(&net, 8081), 7).expect("an answer");
+    run.terminate();
+    session.end();
+    is_as_before(&net);
+}
+
+/// Says what a run would say to the keeper of a link, and prints how much comes back.
+const SPEAKS: &str = "
+import os, socket, sys
+if sys.argv[2] != 'root':
+    os.setuid(65534)
+keeper = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+if sys.argv[2] == 'squats':
+    keeper.bind('\\0ix-keeper-ixs0')
+    keeper.listen(1)
+    print('has the name', flush=True)
+    while True:
+        keeper.accept()
+keeper.settimeout(10)
+keeper.connect('\\0ix-keeper-ixs0')
+for nth in range(40):
+    try:
+        keeper.send(bytes.fromhex(sys.argv[1]))
+    except OSError:
+        break
+try:
+    print('heard', len(keeper.recv(1000)), flush=True)
+except OSError:
+    print('heard 0', flush=True)
+";
+
+/// Only runs of the same user speak with a keeper: another user, and root of a namespace of users
+/// such as a program is, are not heard; neither can keep a run from the interface.
+#[test]
+fn nobody_else_speaks_with_a_keeper() {
+    let test = "nobody_else_speaks_with_a_keeper";
+    if !std::path::Path::new(PYTHON).exists() {
+        return skip(test, Need::Program("apt-get install python3"), "no python3");
+    }
+    let Some(net) = on_linux_address(test) else { return };
+    let leave = ToKeeper::Leave.encode().iter().map(|b| format!("{b:02x}")).collect::<String>();
+    let run = start(&net, 8081);
+    let mut stream = connect(&net, 8081);
+    says(&mut stream, 1).expect("an answer");
+    for (before, who) in [(&[][..], "nobody"), (&["unshare", "-U", "-r"], "root")] {
+        let words = [before, &[PYTHON, "-c", SPEAKS, &leave, who]].concat();
+        let mut command = net.server.command(words[0], None);
+        command.args(&words[1..]);
+        let (status, said) = Process::start(command).wait(PATIENCE);
+        assert!(status.success() && said == ["heard 0"], "{who}: {said:#?}");
+        says(&mut stream, 2).expect("it goes on");
+    }
+    run.terminate();
+    is_as_before(&net);
+    // Whoever has its name first keeps other runs away, and is told of.
+    let mut command = net.server.command(PYTHON, None);
+    command.args(["-c", SPEAKS, &leave, "squats"]);
+    let squatter = Process::start(command);
+    squatter.wait_for("has the name", PATIENCE);
+    let run = start(&net, 8081);
+    run.wait_for("ix: no other run can share ixs0 beside this one: no keeper", PATIENCE);
+    says(&mut connect(&net, 8081), 7).expect("an answer");
+    eventually("it is IX's", || accepted(&net, 8081) == 1);
+    run.terminate();
+    drop(squatter);
 }
 
 /// What the host itself says to one of two runs, and one run to the other's port.
 #[test]
-#[ignore = "`ix run` does not join a keeper yet"]
 fn runs_hear_the_host_itself_and_each_other() {
     let test = "runs_hear_the_host_itself_and_each_other";
     if !std::path::Path::new(PYTHON).exists() {

@@ -14,6 +14,7 @@ use crate::run::roster::{Roster, Shares};
 use crate::run::runner::{Alone, Runner};
 use crate::run::unentered::Claims;
 use crate::shared::{Shared, Waker};
+use crate::tcp::connections::mss_of;
 use core::cell::UnsafeCell;
 use ix_abi::{
     ABI_MAGIC, ABI_VERSION, CALLS_MAX, CallSlot, EVENTS_MAX, EventSlot, ProcessHeader, ThreadArea,
@@ -492,8 +493,7 @@ fn attach_all(
 /// Derives the MSS from the smallest MTU.
 fn fit_to_devices(mut config: Config, nics: &[Box<dyn Nic>]) -> Config {
     if let Some(mtu) = nics.iter().map(|nic| nic.info().mtu).min() {
-        let mss = mtu.saturating_sub(usize::from(ix_tcp::HEADER_BYTES)).min(MSS_IN_FRAME);
-        config.tcp.mss = (mss as u16).max(ix_tcp::MSS_MIN);
+        config.tcp.mss = mss_of(mtu);
     }
     config
 }
@@ -507,10 +507,6 @@ const DEVICE_TX_FRAMES: usize = 2 * RingSizes::DEFAULT.tx as usize;
 
 /// How long flow groups that a program has not sent away may delay its leaving, µs.
 const LEAVE_US: u64 = 50_000;
-
-/// Largest payload over IPv4 that fits, with all headers, into one frame behind the headroom. Over
-/// IPv6 a payload is shorter by as much as the header is longer.
-const MSS_IN_FRAME: usize = ix_mem::ROOM_BYTES - ix_wire::frame::HEADERS_BYTES_MAX_V4;
 
 /// Offset of the thread areas behind the header.
 const HEADER_BYTES: usize = size_of::<ProcessHeader>().next_multiple_of(64);

@@ -426,7 +426,11 @@ impl Runner {
             return;
         }
         self.put_off = 0;
-        self.thread.io.take_updates(now_us);
+        let ElasticThread { io, tcp, flows, .. } = &mut self.thread;
+        io.take_updates(now_us);
+        if let Some(mtu) = io.ports.iter().map(|port| port.info.mtu).min() {
+            tcp.fit_to_devices(io, flows, mtu);
+        }
     }
 
     /// Sleeps until a doorbell rings, another thread or a signal wakes it, or something is due.

@@ -23,6 +23,16 @@ pub(crate) enum End {
     Abort,
 }
 
+/// Largest payload over IPv4 that fits, with all headers, into one frame behind the headroom. Over
+/// IPv6 a payload is shorter by as much as the header is longer.
+const MSS_IN_FRAME: usize = ix_mem::ROOM_BYTES - ix_wire::frame::HEADERS_BYTES_MAX_V4;
+
+/// The MSS of devices that take packets of at most so many bytes.
+pub(crate) fn mss_of(mtu: usize) -> u16 {
+    let mss = mtu.saturating_sub(usize::from(ix_tcp::HEADER_BYTES)).min(MSS_IN_FRAME);
+    (mss as u16).max(ix_tcp::MSS_MIN)
+}
+
 /// Most flows that wait for room and are looked at in one go.
 const TURNS: usize = 64;
 /// Most flows that [`visit_some`] looks at.
@@ -261,6 +271,24 @@ impl Tcp {
         let out = &mut io.of(&mut flow.socket);
         flow.tcb.icmp_error(&self.config, now_us, kind, seq, out);
         touch(touched, &mut flow.socket);
+    }
+
+    /// The devices take packets of at most `mtu` bytes now: new flows say so, others send no longer
+    /// ones.
+    pub fn fit_to_devices(&mut self, io: &mut Io, flows: &mut Flows, mtu: usize) {
+        let mss = mss_of(mtu);
+        if std::mem::replace(&mut self.config.mss, mss) == mss {
+            return;
+        }
+        let mtu = mss + ix_tcp::HEADER_BYTES;
+        for id in flows.ids_where(|flow| flow.tcb.exceeds(mtu)) {
+            let Flows { groups, touched, .. } = flows;
+            let Some(flow) = flow_of(groups, id) else { continue };
+            let now_us = io.cx.now_us;
+            let out = &mut io.of(&mut flow.socket);
+            flow.tcb.device_takes(&self.config, now_us, mtu, out);
+            touch(touched, &mut flow.socket);
+        }
     }
 
     /// Makes room for another flow, if there is none, by ending those that have been in TIME-WAIT

@@ -24,7 +24,7 @@ pub(crate) struct Tcp {
     pub looks: Looks,
     /// What they may cost in each.
     looks_of_batch: Looks,
-    /// As configured when the thread was made.
+    /// As configured when the thread was made, but for the MSS, which follows the devices.
     pub config: ix_tcp::Config,
 }
 

@@ -192,6 +192,7 @@ impl Running {
         self.serve_devices();
         loop {
             self.begin_waiting()?;
+            self.needs_keeper()?;
             self.tell_again()?;
             self.renew_heir();
             self.tell_manager();
@@ -258,6 +259,14 @@ impl Running {
                 self.control.answer(ticket, answer);
             }
         }
+    }
+
+    /// An error if the keeper of the shared interface has ended.
+    fn needs_keeper(&self) -> Result<()> {
+        let Some(name) = self.devices.without_keeper() else { return Ok(()) };
+        let why = "its keeper, the process that holds the XDP program for all runs, has ended";
+        let what = format!("cannot share the address of Linux on {name} any more");
+        Err(Problem::new(what, why).mend("start `ix run` again"))
     }
 
     /// Tells the service manager, if there is one, what it must know now.

@@ -160,6 +160,8 @@ pub(crate) fn open(
     // Another run has the interface's queues, and this one has a link.
     let link = options.shared.as_ref().and_then(|ports| Some(ports.kept()?.link()?.to_owned()));
     let name = link.as_deref().unwrap_or(name);
+    // What was asked for is about the interface; a link has one mode in which packets reach it.
+    let mode = if link.is_some() { XdpMode::Auto } else { mode };
     let interface =
         Interface::new(name).map_err(|e| OpenError::system("open a socket", name, e))?;
     let (ifindex, queues) = check_interface(&interface, name, pairs)?;
@@ -367,7 +369,7 @@ fn attach_program(
     }
     let error = last.unwrap_or_else(|| io::ErrorKind::Unsupported.into());
     Err(match error.raw_os_error() {
-        Some(libc::EBUSY | libc::EEXIST) => OpenError::ProgramPresent { name: name.to_owned() },
+        Some(libc::EBUSY | libc::EEXIST) => OpenError::program_present(name),
         Some(libc::EOPNOTSUPP) if mode != XdpMode::Auto => {
             OpenError::ModeRefused { name: name.to_owned(), mode: mode.name(), source: error }
         }

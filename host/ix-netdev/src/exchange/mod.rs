@@ -180,7 +180,7 @@ impl Exchange {
         let places = [ATTACH_NATIVE, ATTACH_GENERIC];
         let program = programs::receive(&[], &maps);
         let uplink = Hung::up(ifindex, &places, &program).map_err(|e| match e.raw_os_error() {
-            Some(libc::EBUSY | libc::EEXIST) => OpenError::ProgramPresent { name: name.to_owned() },
+            Some(libc::EBUSY | libc::EEXIST) => OpenError::program_present(name),
             _ => bpf_error("attach an XDP program to", name, e),
         })?;
         let link_bits_per_s = interface.speed_bits_per_s();

@@ -13,12 +13,16 @@
 mod serve;
 
 use crate::error::OpenError;
+use crate::namespace::Namespace;
 use ix_proto::Codec;
 use ix_proto::keeper::{FromKeeper, MAPS, Owned, ToKeeper};
+use ix_sys::Interface;
 use ix_sys::bpf::Map;
+use ix_sys::poll::is_readable;
 use ix_sys::socket::{self, receive_with_fds, send_with_fds};
 use ix_wire::IpAddr;
 pub use serve::keep;
+use std::fmt;
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, PoisonError};
@@ -41,7 +45,9 @@ fn path_of(interface: &str) -> String {
 /// A run's part of an interface.
 #[derive(Debug)]
 pub struct Kept {
-    socket: Mutex<OwnedFd>,
+    /// While nothing is asked, it is readable only when the keeper has ended.
+    socket: OwnedFd,
+    asking: Mutex<()>,
     owner: u32,
     part: Part,
     /// The program, once it is attached.
@@ -53,8 +59,24 @@ pub struct Kept {
 enum Part {
     /// Its queues.
     Queues,
-    /// A link, by the name of its end, with the map of ports.
-    Link(String),
+    /// A link, by the name and the number of its end, with the map of ports.
+    Link(String, u32),
+}
+
+/// Why a run has no part of an interface.
+#[derive(Debug)]
+pub enum JoinError {
+    /// There is no keeper, and none can be started, or whoever has its name is none of this user's.
+    NoKeeper(io::Error),
+    /// The keeper does not give one.
+    Refused(io::Error),
+}
+
+impl fmt::Display for JoinError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (JoinError::NoKeeper(why) | JoinError::Refused(why)) = self;
+        why.fmt(f)
+    }
 }
 
 /// The program on the interface, as the keeper has it.
@@ -75,7 +97,7 @@ impl Kept {
         threads: u32,
         addresses: &[IpAddr],
         start: impl Fn() -> io::Result<()>,
-    ) -> io::Result<Joined> {
+    ) -> Result<Joined, JoinError> {
         let said =
             ToKeeper::Join { name: interface.to_owned(), threads, addresses: addresses.to_vec() };
         let end = Instant::now() + STARTING;
@@ -87,11 +109,17 @@ impl Kept {
                 Ok((socket, answer, fds))
             });
             match asked {
-                Ok((socket, answer, fds)) => return joined(socket, answer, fds),
-                Err(e) if !is_absent(&e) || Instant::now() >= end => return Err(e),
+                Ok((socket, answer, fds)) => {
+                    return joined(socket, answer, fds).map_err(JoinError::Refused);
+                }
+                Err(e) if e.kind() == ErrorKind::PermissionDenied => {
+                    return Err(JoinError::NoKeeper(e));
+                }
+                Err(e) if !is_absent(&e) => return Err(JoinError::Refused(e)),
+                Err(e) if Instant::now() >= end => return Err(JoinError::NoKeeper(e)),
                 Err(e) => {
                     if e.kind() == ErrorKind::ConnectionRefused && !has_started {
-                        start()?;
+                        start().map_err(JoinError::NoKeeper)?;
                         has_started = true;
                     } else if e.kind() != ErrorKind::ConnectionRefused {
                         has_started = false;
@@ -111,7 +139,7 @@ impl Kept {
     pub(crate) fn link(&self) -> Option<&str> {
         match &self.part {
             Part::Queues => None,
-            Part::Link(name) => Some(name),
+            Part::Link(name, _) => Some(name),
         }
     }
 
@@ -144,12 +172,36 @@ impl Kept {
         let _ = self.say(&ToKeeper::Leave, &[]);
     }
 
+    /// Polls readable when the keeper has ended.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Whether the keeper has ended, and with it the program on the interface.
+    pub(crate) fn has_ended(&self) -> bool {
+        let _asking = self.asking.lock().unwrap_or_else(PoisonError::into_inner);
+        is_readable(&self.socket, Duration::ZERO).unwrap_or(true)
+    }
+
     fn say(&self, message: &ToKeeper, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-        let socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
-        match ask(socket.as_fd(), message, fds)?.0 {
+        let _asking = self.asking.lock().unwrap_or_else(PoisonError::into_inner);
+        match ask(self.socket.as_fd(), message, fds)?.0 {
             FromKeeper::Done => Ok(()),
             FromKeeper::Refused(why) => Err(io::Error::other(why)),
             _ => Err(ErrorKind::InvalidData.into()),
+        }
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        // One that was killed has left the link. The next one may give the name to another.
+        if let Part::Link(name, index) = &self.part
+            && self.has_ended()
+            && let Ok(here) = Namespace::current()
+            && here.link(name).is_ok_and(|link| link.is_some_and(|link| link.index == *index))
+        {
+            let _ = here.delete_link(name);
         }
     }
 }
@@ -170,19 +222,27 @@ fn joined(socket: OwnedFd, answer: FromKeeper, mut fds: Vec<OwnedFd>) -> io::Res
             program = Some(KeptProgram { link: fds.remove(0), sockets, owned });
             (owner, Part::Queues)
         }
-        FromKeeper::Link { owner, name } if fds.len() == 1 => (owner, Part::Link(name)),
+        FromKeeper::Link { owner, name } if fds.len() == 1 => {
+            let index = Interface::new(&name).and_then(|link| link.index())?;
+            (owner, Part::Link(name, index))
+        }
         FromKeeper::Refused(why) => return Err(io::Error::other(why)),
         _ => return Err(ErrorKind::InvalidData.into()),
     };
-    let (socket, program) = (Mutex::new(socket), Mutex::new(program));
-    Ok((Kept { socket, owner, part, program }, fds))
+    let (asking, program) = (Mutex::new(()), Mutex::new(program));
+    Ok((Kept { socket, asking, owner, part, program }, fds))
+}
+
+/// Whether runs of this user share the interface already, so that another one may join them.
+pub fn is_kept(interface: &str) -> bool {
+    connect(interface).is_ok()
 }
 
 fn connect(interface: &str) -> io::Result<OwnedFd> {
     let socket = socket::connect_unix(libc::SOCK_SEQPACKET, &path_of(interface))?;
     if !is_one_of_us(socket.as_fd()) {
-        let why = "another user's process has the name of the interface's keeper";
-        return Err(io::Error::other(why));
+        let why = "who has the name of its keeper cannot be told to be of this user";
+        return Err(io::Error::new(ErrorKind::PermissionDenied, why));
     }
     socket::set_receive_timeout(socket.as_fd(), ANSWER)?;
     Ok(socket)

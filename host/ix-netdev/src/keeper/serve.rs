@@ -8,6 +8,7 @@ use crate::xdp::{
 };
 use ix_proto::Codec;
 use ix_proto::keeper::{FromKeeper, MAPS, Owned, ToKeeper};
+use ix_sys::Interface;
 use ix_sys::bpf::{self, Map, Memory, PROGRAM_XDP_FRAGS, Program, ProgramKind};
 use ix_sys::poll::{PollFd, poll};
 use ix_sys::socket::{self, receive_with_fds, send_with_fds};
@@ -22,6 +23,10 @@ use std::time::{Duration, Instant};
 const QUEUES_REST: Duration = Duration::from_secs(2);
 /// Longest wait for the first run, and for a run after the last one.
 const IDLE: Duration = Duration::from_millis(500);
+/// Time between two looks at the interface's MTU, which its links have too.
+const LOOK: Duration = Duration::from_secs(1);
+/// Rest after an error that passes.
+const PAUSE: Duration = Duration::from_millis(10);
 /// XDP behind the driver (linux/if_link.h).
 const ATTACH_GENERIC: u32 = 1 << 1;
 
@@ -32,6 +37,7 @@ pub fn keep(interface: &str) -> io::Result<()> {
         Err(e) if e.kind() == io::ErrorKind::AddrInUse => return Ok(()),
         listener => listener?,
     };
+    remove_left(interface);
     let mut keeper = Keeper::new(interface);
     let mut idle_since = Instant::now();
     loop {
@@ -39,13 +45,17 @@ pub fn keep(interface: &str) -> io::Result<()> {
         fds.extend(keeper.runs.values().map(|run| PollFd::readable(&run.socket)));
         let slots: Vec<u32> = keeper.runs.keys().copied().collect();
         let is_idle = slots.is_empty();
+        let wait = if is_idle { Some(IDLE) } else { keeper.has_links().then_some(LOOK) };
         // After an error, which is an interruption, nothing is ready.
-        let _ = poll(&mut fds, is_idle.then_some(IDLE));
-        if fds[0].is_ready()
-            && let Ok(new) = socket::accept(listener.as_fd())
-            && is_one_of_us(new.as_fd())
-        {
-            keeper.arrives(new);
+        let _ = poll(&mut fds, wait);
+        keeper.follow_mtu();
+        if fds[0].is_ready() {
+            match socket::accept(listener.as_fd()) {
+                Ok(new) if is_one_of_us(new.as_fd()) => keeper.arrives(new),
+                Ok(_) => {}
+                // No descriptors are left, or no memory.
+                Err(_) => std::thread::sleep(PAUSE),
+            }
         }
         for (slot, fd) in slots.into_iter().zip(&fds[1..]) {
             if fd.is_ready() {
@@ -59,6 +69,22 @@ pub fn keep(interface: &str) -> io::Result<()> {
             return Ok(());
         }
     }
+}
+
+/// Removes links that a keeper has left which was killed. Errors: the run at the other end has.
+fn remove_left(interface: &str) {
+    let Ok(here) = Namespace::current() else { return };
+    let Ok(Some(link)) = here.link(interface) else { return };
+    let near = near_of(link.index);
+    let left = here.links().unwrap_or_default().into_iter();
+    for left in left.filter(|left| left.name.starts_with(&near) && left.kind == "veth") {
+        let _ = here.delete_link(&left.name);
+    }
+}
+
+/// How the names of the near ends of an interface's links begin.
+fn near_of(ifindex: u32) -> String {
+    format!("ixn{ifindex}-")
 }
 
 /// A run that shares the interface.
@@ -82,6 +108,7 @@ enum Part {
 /// A link, which goes with this.
 struct Link {
     near: String,
+    far: String,
     hung: Hung,
 }
 
@@ -186,6 +213,37 @@ impl Keeper {
         self.join_waiting();
     }
 
+    fn links(&self) -> impl Iterator<Item = &Link> {
+        self.runs.values().filter_map(|run| match &run.part {
+            Part::Link(link) => Some(link),
+            Part::Nothing | Part::Queues => None,
+        })
+    }
+
+    fn has_links(&self) -> bool {
+        self.links().next().is_some()
+    }
+
+    /// Gives all links the MTU of the interface, if that is another one.
+    fn follow_mtu(&mut self) {
+        let Some(program) = &self.program else { return };
+        let mtu = Interface::new(&self.interface).and_then(|interface| interface.mtu());
+        let Some(mtu) = mtu.ok().map(|mtu| mtu as u32).filter(|mtu| *mtu != program.owned.mtu)
+        else {
+            return;
+        };
+        let Ok(here) = Namespace::current() else { return };
+        for link in self.links() {
+            for end in [&link.near, &link.far] {
+                // A link that refuses it loses what is longer.
+                let _ = here.set_mtu(end, mtu);
+            }
+        }
+        if let Some(program) = &mut self.program {
+            program.owned.mtu = mtu;
+        }
+    }
+
     fn has_queues(&self, slot: u32) -> bool {
         self.runs.get(&slot).is_some_and(|run| matches!(run.part, Part::Queues))
     }
@@ -245,12 +303,8 @@ impl Keeper {
         let Some(program) = &self.program else { return Ok(()) };
         let told = |e: &dyn std::fmt::Display| e.to_string();
         let here = Namespace::current().map_err(|e| told(&e))?;
-        let (near, far) = (
-            format!("ixn{}-{slot}", program.owned.ifindex),
-            format!("ixk{}-{slot}", program.owned.ifindex),
-        );
-        // Left by a keeper that was killed.
-        let _ = here.delete_link(&near);
+        let near = format!("{}{slot}", near_of(program.owned.ifindex));
+        let far = format!("ixk{}-{slot}", program.owned.ifindex);
         let Owned { mac, mtu, ifindex, .. } = program.owned;
         let queues = threads.clamp(1, 64);
         let ends = (
@@ -280,8 +334,8 @@ impl Keeper {
         let hung = made().inspect_err(|_| drop(here.delete_link(&near)))?;
         let ports = program.ports.copy().map_err(|e| told(&e))?;
         if let Some(run) = self.runs.get_mut(&slot) {
-            run.part = Part::Link(Link { near, hung });
-            let answer = FromKeeper::Link { owner: slot, name: far };
+            let answer = FromKeeper::Link { owner: slot, name: far.clone() };
+            run.part = Part::Link(Link { near, far, hung });
             say(run.socket.as_fd(), &answer, &[ports.as_fd()]);
         }
         Ok(())
@@ -361,7 +415,7 @@ impl Keeper {
         if self.first == Some(slot) {
             self.first = None;
         }
-        if let Some(program) = &self.program {
+        if let Some(program) = self.program.as_ref().filter(|_| run.has_joined) {
             let _ = program.owners.set(slot, 0);
             if let Part::Link(link) = &run.part {
                 let _ = program.links.remove(slot);

@@ -1,0 +1,213 @@
+//! Interfaces at whose address a program cannot be served, or which look as if it could not: each
+//! that is refused gets one line that says what to do, and stays as it was.
+use super::shared_address::{ask, on_linux_address};
+use super::shared_network::{has_ip, ip};
+use crate::support::{CLIENT, PATIENCE, SERVICE, TestNet, build_echo, eventually};
+use ix_skip::{Need, skip, skip_part};
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::process::Command;
+
+const PYTHON: &str = "/usr/bin/python3";
+
+/// `ix run` of a program that does nothing; its status and what it says.
+fn run_there(net: &TestNet, flags: &[&str]) -> (Option<i32>, String) {
+    let run = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ix"));
+        command.arg("run").args(flags).arg("true").output().expect("ix")
+    };
+    let output = net.server.run(run);
+    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+/// It is refused with one line that has all of these words, and keeps its XDP program or none.
+#[track_caller]
+fn refused(net: &TestNet, nic: &str, tells: &[&str]) {
+    let program = || net.server.xdp_program(nic).ok().flatten();
+    let before = program();
+    let (status, said) = run_there(net, &["--nic", nic]);
+    // Whose address it is may have been said before.
+    let lines = said.lines().filter(|line| !line.starts_with("ix: shares ")).count();
+    assert_eq!((status, lines), (Some(125), 1), "{nic}: {said}");
+    assert!(tells.iter().all(|word| said.contains(word)), "{nic}: {said}");
+    eventually("the interface is as before", || program() == before);
+}
+
+#[track_caller]
+fn shared(net: &TestNet, nic: &str, tells: &[&str]) {
+    let (status, said) = run_there(net, &["--nic", nic]);
+    assert_eq!(status, Some(0), "{nic}: {said}");
+    assert!(tells.iter().all(|word| said.contains(word)), "{nic}: {said}");
+    eventually("the interface is as before", || {
+        net.server.xdp_program(nic).expect("asked").is_none()
+    });
+}
+
+/// Whether this kernel has links of a kind; makes one.
+fn has_kind(net: &TestNet, test: &str, words: &str) -> bool {
+    let run = || Command::new("ip").args(words.split(' ')).output().expect("ip");
+    let made = net.server.run(run).status.success();
+    if !made {
+        skip_part(test, Need::Kernel("a kernel with such links"), format!("no `ip {words}`"));
+    }
+    made
+}
+
+fn net(test: &str) -> Option<TestNet> {
+    let net = on_linux_address(test)?;
+    if has_ip(&net) {
+        return Some(net);
+    }
+    skip(test, Need::Program("apt-get install iproute2"), "no ip");
+    None
+}
+
+/// What has no packets of its own, or none that IX understands.
+#[test]
+fn interfaces_that_cannot_be_shared_get_one_line() {
+    let test = "interfaces_that_cannot_be_shared_get_one_line";
+    let Some(net) = net(test) else { return };
+    refused(&net, "lo", &["cannot share the address of Linux on lo", "loopback", "ip link"]);
+    refused(&net, "nosuch", &["no such interface"]);
+    ip(&net, "addr flush dev ixs0");
+    refused(&net, "ixs0", &["Linux has no address there", "--addr"]);
+    for words in [
+        "tuntap add ixtun mode tun",
+        "addr add 10.90.0.2/24 dev ixtun",
+        "link add ixbr type bridge",
+        "addr add 10.88.0.2/16 dev ixs0",
+    ] {
+        ip(&net, words);
+    }
+    refused(&net, "ixtun", &["no Ethernet header", "tunnel"]);
+    if has_kind(&net, test, "link add ixwg type wireguard") {
+        ip(&net, "addr add 10.95.0.2/24 dev ixwg");
+        refused(&net, "ixwg", &["no Ethernet header", "tunnel"]);
+    }
+    ip(&net, "link set ixs0 down");
+    refused(&net, "ixs0", &["`ixs0` is down", "ip link set ixs0 up"]);
+    ip(&net, "link set ixs0 up");
+    if has_kind(&net, test, "link add ixbond type bond mode active-backup") {
+        for words in ["link set ixs0 down", "link set ixs0 master ixbond", "link set ixs0 up"] {
+            ip(&net, words);
+        }
+        refused(&net, "ixs0", &["a port of ixbond", "--nic ixbond"]);
+        ip(&net, "link set ixs0 nomaster");
+        ip(&net, "link set ixs0 up");
+    }
+    ip(&net, "link set ixs0 master ixbr");
+    refused(&net, "ixs0", &["a port of ixbr", "--nic ixbr"]);
+}
+
+/// A bridge, links above another one, and many addresses.
+#[test]
+fn interfaces_of_many_kinds_can_be_shared() {
+    let test = "interfaces_of_many_kinds_can_be_shared";
+    let Some(net) = net(test) else { return };
+    for words in [
+        "link add ixbr type bridge",
+        "link set ixs0 master ixbr",
+        "link set ixbr up",
+        "addr add 10.92.0.2/24 dev ixbr",
+        "link add ixmac link ixbr type macvlan mode bridge",
+        "link set ixmac up",
+    ] {
+        ip(&net, words);
+    }
+    let ten: Vec<String> = (20..30).map(|host| format!("10.91.0.{host}")).collect();
+    ten.iter().for_each(|own| ip(&net, &format!("addr add {own}/24 dev ixmac")));
+    shared(&net, "ixbr", &["shares 10.92.0.2 with Linux"]);
+    shared(&net, "ixmac", &ten.iter().map(String::as_str).collect::<Vec<_>>());
+    for (kind, words) in [
+        ("ixvlan", "link add link ixbr name ixvlan type vlan id 7"),
+        ("ixvx", "link add ixvx type vxlan id 7 dstport 4789 dev ixbr"),
+        ("ixbond", "link add ixbond type bond mode active-backup"),
+    ] {
+        if has_kind(&net, test, words) {
+            ip(&net, &format!("link set {kind} up"));
+            ip(&net, &format!("addr add 10.94.0.2/24 dev {kind}"));
+            shared(&net, kind, &["shares 10.94.0.2 with Linux"]);
+            ip(&net, &format!("link del {kind}"));
+        }
+    }
+}
+
+/// Somebody else's XDP program, of which the owner is named.
+#[test]
+fn the_owner_of_another_program_is_named() {
+    let test = "the_owner_of_another_program_is_named";
+    let Some(net) = net(test) else { return };
+    let other = net.server.run(|| ix_netdev::Exchange::open("ixs0")).expect("nobody has one");
+    let own = format!("that of process {}, `", std::process::id());
+    refused(&net, "ixs0", &["another XDP program is attached to `ixs0`", &own, "stop it"]);
+    drop(other);
+    // A run that has an address of its own there.
+    let echo = build_echo();
+    let words = ["--addr", "10.88.0.7/16"];
+    let run = net.start_shared_with(&words, &[echo.to_str().expect("text"), "64"]).process;
+    run.wait_for("ready", PATIENCE);
+    let other = format!("that of process {}, `", run.pid());
+    refused(&net, "ixs0", &["another XDP program", &other, "ix run"]);
+    run.terminate();
+}
+
+/// Tells each client from which address it hears of one of the destinations that it names.
+const PROGRAM: &str = "
+import socket
+server = socket.socket()
+server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+server.bind(('0.0.0.0', 8080))
+server.listen(4)
+print('ready', flush=True)
+while True:
+    client, peer = server.accept()
+    client.recv(100)
+    client.sendall(b'served')
+    client.close()
+";
+
+/// Neither no default route nor two of them keep a program from its address.
+#[test]
+fn any_number_of_default_routes_will_do() {
+    let test = "any_number_of_default_routes_will_do";
+    if !std::path::Path::new(PYTHON).exists() {
+        return skip(test, Need::Program("apt-get install python3"), "no python3");
+    }
+    let Some(net) = net(test) else { return };
+    let routes: [&[&str]; 3] = [
+        &[],
+        &["route add default via 10.88.0.1 metric 10"],
+        &["route add default via 10.88.0.9 metric 20"],
+    ];
+    for more in routes {
+        more.iter().for_each(|words| ip(&net, words));
+        let process = net.start_shared(&[PYTHON, "-c", PROGRAM]).process;
+        process.wait_for("ready", PATIENCE);
+        let at = SocketAddrV4::new(*SERVICE.ip(), 8080);
+        assert_eq!(net.client.run(|| ask(at, "")), "served");
+        process.terminate();
+    }
+    assert_eq!(CLIENT, Ipv4Addr::new(10, 88, 0, 1));
+}
+
+/// A port below 1024 without the right to it: the program hears what Linux says, and no port is
+/// taken.
+#[test]
+fn low_ports_need_their_right() {
+    let test = "low_ports_need_their_right";
+    if !std::path::Path::new(PYTHON).exists() {
+        return skip(test, Need::Program("apt-get install python3"), "no python3");
+    }
+    let Some(net) = net(test) else { return };
+    let program = PROGRAM.replace("8080", "80");
+    let flags = ["--user", "65534"];
+    let process = net.start_shared_with(&flags, &[PYTHON, "-c", &program]).process;
+    let (status, said) = process.wait(PATIENCE);
+    assert_eq!(status.code(), Some(1), "{said:#?}");
+    assert!(said.iter().any(|line| line.contains("Permission denied")), "{said:#?}");
+    // Root's program has it.
+    let process = net.start_shared(&[PYTHON, "-c", &program]).process;
+    process.wait_for("ready", PATIENCE);
+    let at = SocketAddrV4::new(*SERVICE.ip(), 80);
+    assert_eq!(net.client.run(|| ask(at, "")), "served");
+    process.terminate();
+}
