@@ -202,10 +202,11 @@ pub fn main(args: &RunArgs) -> Result<u8> {
         .as_ref()
         .map(|policy| Embedded::start(policy, args.slo_us, running.control_path().to_owned()));
     let controller = controller.transpose()?;
-    let exit = running.wait()?;
+    let exit = running.wait();
     running.close_devices();
     // Linux has all of them when this process has ended.
     ports.iter().for_each(|ports| ports.leave());
+    let exit = exit?;
     drop((wake_ups, own_user, warden));
     if wall != Domain::Process {
         // There a child that is left may be the survivor, which must end; here it is a daemon.

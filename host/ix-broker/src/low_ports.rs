@@ -4,9 +4,9 @@
 //! namespace, and the socket must be of this network namespace.
 //!
 //! Where the address is shared with Linux (`--addr` is left out), a request with a port alone has
-//! the broker say whether another run has it, and keep what comes in by IX's interface from the socket: a program that is root of a
-//! user namespace alone has no right to that. A connection that Linux accepted before the dataplane
-//! begins would break when IX has the port.
+//! the broker say whether another run has it, and keep what comes in by IX's interface from the
+//! socket: a program that is root of a user namespace alone has no right to that. A connection that
+//! Linux accepted before the dataplane begins would break when IX has the port.
 //!
 //! A request is the address, with the socket and an end of a pair on which the errno comes back; 0
 //! is none. A thread of its own carries them out, one at a time: a program that sends what takes

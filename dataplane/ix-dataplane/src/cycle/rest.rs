@@ -107,7 +107,12 @@ impl ElasticThread {
             false => self.mourns().then_some(self.housekeeping_us),
         };
         let thrift = self.thrift_deadline_us();
-        let all = timers.into_iter().chain([neighbors, migrations, fragments, mourning, thrift]);
+        // One thread looks for all.
+        let claims = &self.shared.claims;
+        let ports =
+            if self.io.cx.index == 0 { claims.look_again_us(self.io.cx.now_us) } else { None };
+        let others = [neighbors, migrations, fragments, mourning, thrift, ports];
+        let all = timers.into_iter().chain(others);
         let due_us = all.flatten().min();
         match self.egress.qdisc.due_us() {
             None => due_us,

@@ -98,6 +98,11 @@ impl Claims {
         }
     }
 
+    /// When to look for them again though nothing else is due.
+    pub(crate) fn look_again_us(&self, now_us: u64) -> Option<u64> {
+        self.outgoing.as_ref().filter(|outgoing| outgoing.version() != 0)?.look_again_us(now_us)
+    }
+
     #[cold]
     fn give_back(&self, outgoing: &Outgoing, source: &Source, now_us: u64) {
         let mut source = source.lock().unwrap_or_else(PoisonError::into_inner);

@@ -15,6 +15,8 @@ const AGAIN_US: u64 = 500_000;
 const REFUSED_US: u64 = 1_000_000;
 /// A range is kept for so long at least, µs: it takes many system calls to get.
 const KEPT_US: u64 = 10_000_000;
+/// Time between two looks for such ranges while nothing else happens, µs.
+const LOOK_US: u64 = 1_000_000;
 /// Ports in a word of [`Outgoing::added`].
 const WORD: usize = u64::BITS as usize;
 
@@ -130,6 +132,11 @@ impl Outgoing {
         if ranges.added.len() != before {
             self.version.fetch_add(1, Ordering::Release);
         }
+    }
+
+    /// When to look for such ranges again though nothing else is due.
+    pub fn look_again_us(&self, now_us: u64) -> Option<u64> {
+        (!self.lock().added.is_empty()).then_some(now_us + LOOK_US)
     }
 
     fn mark(&self, (first, last): (u16, u16), is_there: bool) {

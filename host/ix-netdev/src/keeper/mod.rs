@@ -168,8 +168,15 @@ impl Kept {
 
     /// Ends the run's part; Linux has its ports.
     pub(crate) fn leave(&self) {
-        // If it fails, the keeper is gone, and the program with it.
-        let _ = self.say(&ToKeeper::Leave, &[]);
+        // If it fails, the keeper was killed, and has left the link. The next one may give the name
+        // to another.
+        if self.say(&ToKeeper::Leave, &[]).is_err()
+            && let Part::Link(name, index) = &self.part
+            && let Ok(here) = Namespace::current()
+            && here.link(name).is_ok_and(|link| link.is_some_and(|link| link.index == *index))
+        {
+            let _ = here.delete_link(name);
+        }
     }
 
     /// Polls readable when the keeper has ended.
@@ -189,19 +196,6 @@ impl Kept {
             FromKeeper::Done => Ok(()),
             FromKeeper::Refused(why) => Err(io::Error::other(why)),
             _ => Err(ErrorKind::InvalidData.into()),
-        }
-    }
-}
-
-impl Drop for Kept {
-    fn drop(&mut self) {
-        // One that was killed has left the link. The next one may give the name to another.
-        if let Part::Link(name, index) = &self.part
-            && self.has_ended()
-            && let Ok(here) = Namespace::current()
-            && here.link(name).is_ok_and(|link| link.is_some_and(|link| link.index == *index))
-        {
-            let _ = here.delete_link(name);
         }
     }
 }
