@@ -11,6 +11,9 @@ use ix_wire::membership::{Query, Record, RecordKind};
 const ROBUSTNESS: u8 = 2;
 /// Unsolicited Report Interval: the repetition comes at any time within it (section 9.11).
 const REPEAT_US: u64 = 1_000_000;
+/// Most groups. One that was left a moment ago makes room for one that begins: its end is not
+/// reported again then.
+const GROUPS_MAX: usize = 2048;
 /// Older Version Querier Present Timeout, of the default intervals: 2 × 125 s + 10 s (RFC 3810
 /// section 9.12, RFC 3376 section 8.12).
 pub const OLDER_US: u64 = 260_000_000;
@@ -46,20 +49,26 @@ impl Filter {
 
     /// Whether what this source sends is listened to.
     pub fn allows(&self, source: IpAddr) -> bool {
-        self.excludes != self.sources.contains(&source)
+        self.excludes != self.names(source)
     }
 
-    /// What a host listens to of which one part wants this and another part `other` (RFC 3376
-    /// section 3.2).
-    pub fn merged(&self, other: &Filter) -> Filter {
-        let (wide, narrow) = if self.excludes { (self, other) } else { (other, self) };
-        let both = || wide.sources.iter().chain(&narrow.sources).copied();
-        let sources: Vec<IpAddr> = match (wide.excludes, narrow.excludes) {
-            (false, _) => both().collect(),
-            // Excluded is what neither wants.
-            (true, _) => wide.sources.iter().copied().filter(|s| !narrow.allows(*s)).collect(),
-        };
-        Filter::new(wide.excludes, sources)
+    fn names(&self, source: IpAddr) -> bool {
+        self.sources.binary_search(&source).is_ok()
+    }
+
+    /// What a host listens to whose parts want these (RFC 3376 section 3.2). There may be many of
+    /// them, with many sources each: all are sorted once.
+    pub fn of_all<'a>(parts: impl Iterator<Item = &'a Filter> + Clone) -> Filter {
+        let including = parts.clone().filter(|part| !part.excludes);
+        let wanted =
+            Filter::new(false, including.flat_map(|part| &part.sources).copied().collect());
+        let mut excluding = parts.filter(|part| part.excludes);
+        let Some(first) = excluding.next() else { return wanted };
+        // Excluded is what no part wants.
+        let mut sources = first.sources.clone();
+        excluding.for_each(|part| sources.retain(|source| part.names(*source)));
+        sources.retain(|source| !wanted.names(*source));
+        Filter { excludes: true, sources }
     }
 }
 
@@ -80,6 +89,19 @@ impl Report {
     /// As it goes into a message.
     pub fn record(&self) -> Record<'_> {
         Record { kind: self.kind, group: self.group, sources: &self.sources }
+    }
+
+    /// As it goes into messages of which each has room for so many sources: in parts, or, where all
+    /// but the sources are listened to, without those that have no room (RFC 3376 section 4.2.16,
+    /// RFC 3810 section 5.2.15).
+    pub fn records(&self, most: usize) -> impl Iterator<Item = Record<'_>> {
+        let excludes = matches!(self.kind, RecordKind::Listens | RecordKind::Joined);
+        let parts = if excludes { 1 } else { self.sources.len().div_ceil(most).max(1) };
+        let part = move |nth: usize| {
+            let rest = self.sources.get(nth * most..).unwrap_or_default();
+            Record { sources: &rest[..rest.len().min(most)], ..self.record() }
+        };
+        (0..parts).map(part)
     }
 }
 
@@ -148,6 +170,7 @@ impl Listener {
     fn change(&mut self, address: IpAddr, at_us: u64, how: impl FnOnce(&mut Group)) {
         let place = self.groups.iter().position(|group| group.address == address);
         let place = place.unwrap_or_else(|| {
+            self.make_room();
             self.groups.push(Group::new(address));
             self.groups.len() - 1
         });
@@ -161,10 +184,19 @@ impl Listener {
         }
     }
 
+    fn make_room(&mut self) {
+        if self.groups.len() < GROUPS_MAX {
+            return;
+        }
+        if let Some(place) = self.groups.iter().position(Group::was_left) {
+            self.groups.swap_remove(place);
+        }
+    }
+
     /// The link is another one: whoever is there has not heard of the groups.
     pub fn link_changed(&mut self, now_us: u64) {
         self.older_until_us = [0; OLDER_VERSIONS];
-        self.groups.retain(|group| !group.wanted().is_none());
+        self.groups.retain(|group| !group.was_left());
         for group in &mut self.groups {
             (group.changes, group.answer_us) = (0, u64::MAX);
             group.changed(Filter::NONE, now_us);
@@ -181,7 +213,7 @@ impl Listener {
         }
         let answer_us = now_us.saturating_add(self.within(query.within_us));
         let asked = |group: &&mut Group| {
-            !group.wanted().is_none() && query.group.is_none_or(|address| address == group.address)
+            !group.was_left() && query.group.is_none_or(|address| address == group.address)
         };
         for group in self.groups.iter_mut().filter(asked) {
             group.answer_us = group.answer_us.min(answer_us);
@@ -247,8 +279,13 @@ impl Group {
         if self.members > 0 { Filter::ANY } else { self.sockets.clone() }
     }
 
+    /// Nobody of the host listens.
+    fn was_left(&self) -> bool {
+        self.members == 0 && self.sockets.is_none()
+    }
+
     fn is_over(&self) -> bool {
-        self.wanted().is_none() && self.changes == 0
+        self.changes == 0 && self.was_left()
     }
 
     fn changed(&mut self, before: Filter, at_us: u64) {
@@ -278,7 +315,7 @@ impl Group {
             return say(whole, now.sources);
         }
         let less = |some: &Filter, other: &Filter| -> Vec<IpAddr> {
-            some.sources.iter().copied().filter(|s| !other.sources.contains(s)).collect()
+            some.sources.iter().copied().filter(|source| !other.names(*source)).collect()
         };
         let (more, fewer) = (less(&now, before), less(before, &now));
         let (allowed, blocked) = if now.excludes { (fewer, more) } else { (more, fewer) };

@@ -47,6 +47,12 @@ pub struct Record<'a> {
 }
 
 impl Record<'_> {
+    /// So many sources of a family have room in one report, if it has nothing else.
+    pub const fn sources_max(is_v6: bool) -> usize {
+        let address_bytes = if is_v6 { 16 } else { 4 };
+        (BODY_BYTES_MAX - RECORD_HEADER_BYTES) / address_bytes - 1
+    }
+
     /// Bytes of the record on the wire, with addresses of this length.
     fn bytes(&self, address_bytes: usize) -> usize {
         RECORD_HEADER_BYTES + (1 + self.sources.len()) * address_bytes

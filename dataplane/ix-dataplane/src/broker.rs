@@ -10,8 +10,8 @@ use ix_proto::routes::Route;
 use ix_proto::{ClaimRefused, FromImage, Order, Outcome, SharedPort};
 use ix_wire::{IpAddr, MacAddr};
 use std::os::fd::{OwnedFd, RawFd};
-use std::sync::atomic::{AtomicI32, AtomicU8, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A change of one device.
 #[derive(Debug)]
@@ -119,9 +119,15 @@ pub trait UpdateSource: Send {
     /// Reports that the survey with this number is complete.
     fn tell_surveyed(&mut self, serial: u64);
 
-    /// Asks for something of an address that is shared with Linux. It may be lost: who asks asks
-    /// again.
-    fn say(&mut self, _message: &FromImage) {}
+    /// Asks for something of an address that is shared with Linux, or says which groups there are.
+    /// False: there is no room, and it is lost; what is given back never is.
+    fn say(&mut self, _message: &FromImage) -> bool {
+        true
+    }
+
+    /// This is set as long as something waits for room: [`UpdateSource::next`] is to be called from
+    /// time to time.
+    fn use_flag(&mut self, _unsent: Arc<AtomicBool>) {}
 }
 
 /// A queue's part of an update, for the elastic thread that owns the queue.
@@ -151,6 +157,8 @@ pub struct Updates {
     slots: Box<[Slot]>,
     pub(crate) source: Mutex<Option<Box<dyn UpdateSource>>>,
     pub(crate) source_fd: AtomicI32,
+    /// Something for the broker waits for room.
+    unsent: Arc<AtomicBool>,
     pub(crate) surveys: Surveys,
 }
 
@@ -162,12 +170,14 @@ impl Updates {
             slots,
             source: Mutex::new(None),
             source_fd: AtomicI32::new(NEVER_RINGS),
+            unsent: Arc::default(),
             surveys: Surveys::default(),
         }
     }
 
     /// Sets the source of updates.
-    pub fn set_source(&self, source: Box<dyn UpdateSource>) {
+    pub fn set_source(&self, mut source: Box<dyn UpdateSource>) {
+        source.use_flag(self.unsent.clone());
         let mut place = lock(&self.source);
         self.source_fd.store(source.fd(), Ordering::Relaxed);
         *place = Some(source);
@@ -176,6 +186,11 @@ impl Updates {
     /// Becomes readable when `Io::read_updates` has something to do.
     pub(crate) fn source_fd(&self) -> RawFd {
         self.source_fd.load(Ordering::Relaxed)
+    }
+
+    /// Whether something for the broker waits for room: `Io::read_updates` sends it.
+    pub(crate) fn has_unsent(&self) -> bool {
+        self.unsent.load(Ordering::Relaxed)
     }
 
     /// Whether something waits for an elastic thread. This is checked in each cycle, so it has no
@@ -275,11 +290,9 @@ impl Updates {
         std::mem::take(&mut parts)
     }
 
-    /// Asks for something of an address that is shared with Linux.
-    pub(crate) fn say(&self, message: &FromImage) {
-        if let Some(source) = lock(&self.source).as_mut() {
-            source.say(message);
-        }
+    /// As [`UpdateSource::say`]; true also where nobody listens.
+    pub(crate) fn say(&self, message: &FromImage) -> bool {
+        lock(&self.source).as_mut().is_none_or(|source| source.say(message))
     }
 
     /// Reports the result of an order.

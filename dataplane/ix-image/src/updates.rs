@@ -3,8 +3,11 @@ use crate::wall::{self, arrivals};
 use ix_dataplane::{FromBroker, OrderMessage, Update, UpdateOutcome, UpdateSource};
 use ix_entry::{Channel, ReservedFds};
 use ix_proto::{Codec, FromImage, Outcome, ToImage};
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The channel to the broker, after the start.
 pub struct ChannelUpdates {
@@ -15,16 +18,24 @@ pub struct ChannelUpdates {
     later: bool,
     /// How often in a row calls of the program have prevented the reception of a message.
     refused: u32,
+    /// What must not be lost and has no room in the channel yet, in order.
+    waiting: VecDeque<Vec<u8>>,
+    /// Set as long as something is there.
+    unsent: Arc<AtomicBool>,
 }
 
 /// After more than this the program is ended, because it prevents reception. Each time its calls
 /// are checked 100 times.
 const REFUSED_MAX: u32 = 1000;
+/// Most messages that wait for room: more than there are ports to be given back. A program makes its
+/// dataplane say more than the broker reads.
+const WAITING_MAX: usize = 1 << 17;
 
 impl ChannelUpdates {
     /// Updates from this channel. Descriptors are moved to the dataplane's numbers.
     pub fn new(channel: Channel, reserved: ReservedFds, later: bool) -> ChannelUpdates {
-        ChannelUpdates { channel: Some(channel), reserved, later, refused: 0 }
+        let (waiting, unsent) = Default::default();
+        ChannelUpdates { channel: Some(channel), reserved, later, refused: 0, waiting, unsent }
     }
 
     /// The next message, with its descriptors moved out of the program's way, or without any of
@@ -87,12 +98,50 @@ impl ChannelUpdates {
         }
     }
 
-    fn say(&self, message: &FromImage) {
-        // If the broker is gone or does not listen, the dataplane continues to serve.
-        if let Some(channel) = &self.channel {
-            let _ = channel.try_send(&message.encode(), &[]);
+    /// Sends what waits for room.
+    fn send_waiting(&mut self) {
+        let Some(channel) = &self.channel else { return self.waiting.clear() };
+        while let Some(message) = self.waiting.front() {
+            match channel.try_send(message, &[]) {
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
+                // If the broker is gone the dataplane continues to serve.
+                Ok(()) | Err(_) => drop(self.waiting.pop_front()),
+            }
         }
+        self.unsent.store(!self.waiting.is_empty(), Ordering::Relaxed);
     }
+
+    /// Says something. False: there is no room for it, and it is lost.
+    fn say(&mut self, message: &FromImage) -> bool {
+        self.send_waiting();
+        let Some(channel) = &self.channel else { return true };
+        // In order: a port is given back before it is claimed again.
+        let is_full = match self.waiting.is_empty() {
+            true => {
+                let sent = channel.try_send(&message.encode(), &[]);
+                sent.is_err_and(|e| e.kind() == io::ErrorKind::WouldBlock)
+            }
+            false => true,
+        };
+        let waits = is_full && must_arrive(message) && self.waiting.len() < WAITING_MAX;
+        if waits {
+            self.waiting.push_back(message.encode());
+            self.unsent.store(true, Ordering::Relaxed);
+        }
+        waits || !is_full
+    }
+}
+
+/// Whether nobody would say it again.
+fn must_arrive(message: &FromImage) -> bool {
+    let is_said_again = matches!(
+        message,
+        FromImage::Claim(_)
+            | FromImage::WantPorts { .. }
+            | FromImage::Resolve { .. }
+            | FromImage::Groups { .. }
+    );
+    !is_said_again
 }
 
 impl UpdateSource for ChannelUpdates {
@@ -101,6 +150,7 @@ impl UpdateSource for ChannelUpdates {
     }
 
     fn next(&mut self) -> Option<FromBroker> {
+        self.send_waiting();
         loop {
             // A change without its descriptors is refused by the device, which tells the broker.
             let (bytes, fds) = self.receive()?;
@@ -139,8 +189,12 @@ impl UpdateSource for ChannelUpdates {
         }
     }
 
-    fn say(&mut self, message: &FromImage) {
-        ChannelUpdates::say(self, message);
+    fn say(&mut self, message: &FromImage) -> bool {
+        ChannelUpdates::say(self, message)
+    }
+
+    fn use_flag(&mut self, unsent: Arc<AtomicBool>) {
+        self.unsent = unsent;
     }
 
     fn tell(&mut self, device: usize, outcome: UpdateOutcome) {

@@ -9,8 +9,10 @@ use ix_proto::device::NicKind;
 use ix_proto::{Codec, FromImage, ToImage};
 use ix_sys::say;
 use ix_vnic::Filter;
+use ix_wire::IpAddr;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
 
 /// All devices.
 pub struct Devices {
@@ -18,7 +20,34 @@ pub struct Devices {
     all: Vec<Device>,
     /// The address, where it is Linux's.
     shared: Option<SharedAddress>,
+    groups: Groups,
 }
+
+/// The groups that the dataplane's sockets listen to, which the devices have to hear.
+struct Groups {
+    /// Those that the dataplane has named last.
+    named: Vec<IpAddr>,
+    /// The devices do not hear them yet.
+    are_new: bool,
+    /// The devices hear no others before this time.
+    not_before: Instant,
+    /// When to look again whether programs of Linux listen to some of them.
+    look_at: Instant,
+    /// Those of which the user knows that they stay Linux's.
+    left: Vec<IpAddr>,
+    /// Lines about such ones.
+    left_told: u32,
+    /// What the user was told last of devices that refuse them.
+    refused: Option<String>,
+}
+
+/// Others are heard not before so many times the time that the last ones took: a program may change
+/// them without a pause, and whoever else waits for the broker is served too.
+const REST: u32 = 4;
+/// Time between two looks at who listens to groups on Linux.
+const LOOK: Duration = Duration::from_secs(1);
+/// Most lines about groups that stay Linux's: a program may name them without end.
+const LEFT_TOLD_MAX: u32 = 16;
 
 struct Device {
     opened: OpenedDevice,
@@ -49,7 +78,17 @@ impl Devices {
             unread: false,
             next: None,
         };
-        Devices { all: opened.into_iter().map(device).collect(), shared: None }
+        let now = Instant::now();
+        let groups = Groups {
+            named: Vec::new(),
+            are_new: false,
+            not_before: now,
+            look_at: now,
+            left: Vec::new(),
+            left_told: 0,
+            refused: None,
+        };
+        Devices { all: opened.into_iter().map(device).collect(), shared: None, groups }
     }
 
     /// The same, at an address of Linux.
@@ -76,7 +115,10 @@ impl Devices {
             device.opened.service_in_ms().into_iter().chain(retry).min()
         });
         let shared = self.shared.as_ref().and_then(SharedAddress::service_in_ms);
-        due.chain(shared).min().map_or(-1, |ms| ms.min(i32::MAX as u64) as i32)
+        due.chain(shared)
+            .chain(self.groups.due_in_ms())
+            .min()
+            .map_or(-1, |ms| ms.min(i32::MAX as u64) as i32)
     }
 
     /// Serves the devices' control channels; returns lines for the user.
@@ -95,6 +137,39 @@ impl Devices {
             device.send_next(number, channel);
         }
         lines.extend(self.serve_address(channel));
+        lines.extend(self.hear_groups());
+        lines
+    }
+
+    /// Lets the devices hear the groups that the dataplane has named last, if it is time. Returns
+    /// lines for the user: if a device cannot, and that was not said last, and which groups stay
+    /// Linux's.
+    fn hear_groups(&mut self) -> Vec<String> {
+        let (began, groups) = (Instant::now(), &mut self.groups);
+        let is_due = groups.due().is_some_and(|due| due <= began);
+        if !is_due {
+            return Vec::new();
+        }
+        let (mut refused, mut left, mut lines) = (None, Vec::new(), Vec::new());
+        for device in &mut self.all {
+            match device.opened.set_groups(groups.named.clone()) {
+                Ok(all) => {
+                    for group in &all {
+                        lines.extend(groups.tell_left(*group, &device.name()));
+                    }
+                    left.extend(all);
+                }
+                Err(e) => refused = Some(e.to_string()),
+            }
+        }
+        let now = Instant::now();
+        groups.are_new = false;
+        (groups.not_before, groups.look_at) = (now + (now - began) * REST, now + LOOK);
+        groups.left = left;
+        if refused.is_some() && groups.refused != refused {
+            lines.extend(refused.clone());
+        }
+        groups.refused = refused;
         lines
     }
 
@@ -186,11 +261,9 @@ impl Devices {
                 Some(format!("device {}: {why}", device.name()))
             }
             FromImage::Groups { groups } => {
-                let mut refused = None;
-                for device in &mut self.all {
-                    refused = refused.or(device.opened.set_groups(groups.clone()).err());
-                }
-                refused.map(|e| e.to_string())
+                (self.groups.named, self.groups.are_new) = (groups.clone(), true);
+                self.hear_groups().iter().for_each(|line| say!("{line}"));
+                None
             }
             message => {
                 if let Some(shared) = &mut self.shared {
@@ -209,6 +282,36 @@ impl Devices {
     /// States of the devices' links, in words.
     pub fn states(&self) -> Vec<String> {
         self.all.iter().map(|device| device.state.clone()).collect()
+    }
+}
+
+impl Groups {
+    /// When the devices are to hear them, or to be asked again.
+    fn due(&self) -> Option<Instant> {
+        match self.are_new {
+            true => Some(self.not_before),
+            false => (!self.named.is_empty()).then_some(self.look_at),
+        }
+    }
+
+    /// The same, ms.
+    fn due_in_ms(&self) -> Option<u64> {
+        let left = self.due()?.saturating_duration_since(Instant::now());
+        Some(left.as_millis() as u64 + 1)
+    }
+
+    /// A line about a group that stays Linux's on this device, if it has not been told last.
+    fn tell_left(&mut self, group: IpAddr, device: &str) -> Option<String> {
+        if self.left.contains(&group) || self.left_told >= LEFT_TOLD_MAX {
+            return None;
+        }
+        self.left_told += 1;
+        let rest =
+            if self.left_told == LEFT_TOLD_MAX { "; further ones are not named" } else { "" };
+        Some(format!(
+            "device {device}: group {group} stays Linux's alone, because a program of Linux \
+             listens to it there; end that one, or use an interface of IX's own{rest}"
+        ))
     }
 }
 

@@ -212,9 +212,10 @@ impl OpenedDevice {
     }
 
     /// The sockets listen to these groups, from the next packet on. Devices that do not share with
-    /// Linux take all groups.
-    pub fn set_groups(&mut self, groups: Vec<IpAddr>) -> Result<(), OpenError> {
-        let Some((_, options)) = &mut self.again else { return Ok(()) };
+    /// Linux take all groups. Returns those that stay Linux's alone, because its programs listen to
+    /// them; to be called again when that may have changed.
+    pub fn set_groups(&mut self, groups: Vec<IpAddr>) -> Result<Vec<IpAddr>, OpenError> {
+        let Some((_, options)) = &mut self.again else { return Ok(Vec::new()) };
         options.groups = groups;
         let filters = if options.shared.is_some() { None } else { options.filters.as_deref() };
         match &mut self.xdp {
@@ -222,7 +223,7 @@ impl OpenedDevice {
                 let to = [&options.groups[..], &options.broadcasts].concat();
                 xdp.set_groups(&to, &options.addresses, filters, &self.info.name)
             }
-            None => Ok(()),
+            None => Ok(Vec::new()),
         }
     }
 

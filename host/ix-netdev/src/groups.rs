@@ -3,6 +3,7 @@
 use ix_sys::socket;
 use ix_wire::membership::group_mac;
 use ix_wire::{IpAddr, ipv6};
+use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
 
@@ -53,8 +54,74 @@ pub(crate) fn hear(
     Ok(Some(Groups { _card: socket::hear_groups(ifindex, &macs)?, _linux }))
 }
 
+/// The groups that others than IX listen to on the interface of this number, by sockets of Linux in
+/// the calling thread's network namespace, in order. `own`: those that IX has a socket in.
+pub(crate) fn of_linux(ifindex: u32, own: &[IpAddr]) -> Vec<IpAddr> {
+    let read = |name| fs::read_to_string(format!("/proc/thread-self/net/{name}"));
+    let v4 = listened_v4(&read("igmp").unwrap_or_default(), ifindex);
+    let v6 = listened_v6(&read("igmp6").unwrap_or_default(), ifindex);
+    let all = v4.into_iter().chain(v6);
+    // Linux counts sockets.
+    let others = all.filter(|(group, users)| *users > u32::from(own.contains(group)));
+    let mut groups: Vec<IpAddr> = others.map(|(group, _)| group).collect();
+    groups.sort_unstable();
+    groups
+}
+
+/// Groups and numbers of their users in `/proc/net/igmp`: a line for an interface begins with its
+/// number; those of its groups follow, indented.
+fn listened_v4(text: &str, ifindex: u32) -> Vec<(IpAddr, u32)> {
+    let mut is_it = false;
+    let group = |line: &str| {
+        let mut words = line.split_ascii_whitespace();
+        if !line.starts_with(['\t', ' ']) {
+            is_it = words.next().and_then(|index| index.parse().ok()) == Some(ifindex);
+            return None;
+        }
+        let group = u32::from_str_radix(words.next()?, 16).ok()?.to_ne_bytes();
+        let users = words.next()?.parse().ok()?;
+        is_it.then_some((IpAddr::v4(group), users))
+    };
+    text.lines().filter_map(group).collect()
+}
+
+/// The same in `/proc/net/igmp6`: a line for each group, with the interface's number.
+fn listened_v6(text: &str, ifindex: u32) -> Vec<(IpAddr, u32)> {
+    let group = |line: &str| {
+        let mut words = line.split_ascii_whitespace();
+        let index: u32 = words.next()?.parse().ok()?;
+        let group = u128::from_str_radix(words.nth(1)?, 16).ok()?.to_be_bytes();
+        let users = words.next()?.parse().ok()?;
+        (index == ifindex).then_some((IpAddr(group), users))
+    };
+    text.lines().filter_map(group).collect()
+}
+
 /// Lets the card take all groups: for networks, each address of which has another one. Linux joins
 /// none, so a switch that learns groups has to be told otherwise.
 pub(crate) fn hear_all(ifindex: u32) -> io::Result<Groups> {
     Ok(Groups { _card: socket::hear_all_groups(ifindex)?, _linux: Vec::new() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn linux_says_who_listens_where() {
+        let v4 = "Idx\tDevice    : Count Querier\tGroup    Users Timer\tReporter\n\
+             1\tlo        :     1      V3\n\
+             \t\t\t\t010000E0     1 0:00000000\t\t0\n\
+             4\teth0      :     2      V3\n\
+             \t\t\t\tFB0000E0     3 0:00000000\t\t0\n\
+             \t\t\t\t010000E0     1 0:00000000\t\t0\n";
+        let [dns, all] = [[224, 0, 0, 251], [224, 0, 0, 1]].map(IpAddr::v4);
+        assert_eq!(listened_v4(v4, 4), [(dns, 3), (all, 1)]);
+        assert_eq!((listened_v4(v4, 1), listened_v4(v4, 2)), (vec![(all, 1)], vec![]));
+        let v6 = "1    lo              ff020000000000000000000000000001     1 0000000C 0\n\
+             4    eth0            ff0200000000000000000000000000fb     2 00000004 0\n";
+        let dns = IpAddr([0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xfb]);
+        assert_eq!(listened_v6(v6, 4), [(dns, 2)]);
+        assert_eq!(listened_v6("", 4), []);
+    }
 }

@@ -8,8 +8,8 @@ use ix_nic::{AttachError, Nic, RingSizes, Steering, attach};
 use ix_sys::limits::raise_memlock;
 use ix_testbed::{Namespace, VethEnd};
 use ix_wire::{
-    Checksum, ChecksumMode, FrameHeader, Parsed, RxChecks, Seq, TcpFlags, TcpHeader, TcpOptions,
-    TcpPacket,
+    Checksum, ChecksumMode, FrameHeader, IpAddr, Parsed, RxChecks, Seq, TcpFlags, TcpHeader,
+    TcpOptions, TcpPacket,
 };
 use std::collections::HashSet;
 use std::io::Write;
@@ -131,6 +131,34 @@ fn linux_keeps_what_is_not_ours() {
 
 /// Frames of the types that a filter names are ours, from filter to filter; all others stay
 /// Linux's.
+/// A group that a program of Linux listens to stays Linux's: an XDP program gives a packet to one of
+/// both, and a program of IX's may name any group. When nobody listens there any more it is ours.
+#[test]
+fn a_group_that_linux_listens_to_stays_linuxs() {
+    const PORT: u16 = 5353;
+    let Some(link) = Link::new("a_group_that_linux_listens_to_stays_linuxs", 1) else { return };
+    let (own, group) = (Ipv4Addr::new(10, 9, 0, 77), Ipv4Addr::new(239, 1, 2, 3));
+    link.ix.add_address("ix0", own, 24).expect("an address");
+    let listener = link.ix.run(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, PORT))).expect("bound");
+    listener.join_multicast_v4(&group, &own).expect("joined");
+    listener.set_read_timeout(Some(Duration::from_secs(5))).expect("a timeout");
+    let mut device = link.open("afxdp:ix0").expect("opened");
+    let groups = [group, Ipv4Addr::new(239, 1, 2, 4)].map(|group| IpAddr::v4(group.octets()));
+    let mut set = || link.ix.run(|| device.set_groups(groups.to_vec())).expect("set");
+    assert_eq!(set(), groups[..1]);
+    let sender = link.linux.run(|| UdpSocket::bind((Ipv4Addr::from(LINUX_IP), 0))).expect("bound");
+    sender.send_to(b"news", (group, PORT)).expect("sent");
+    let mut bytes = [0; 16];
+    assert_eq!(listener.recv(&mut bytes).expect("Linux has it"), 4);
+    drop(listener);
+    eventually("nobody listens", || set().is_empty());
+    // Ours count once.
+    assert_eq!(set(), []);
+    let again = link.ix.run(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, PORT))).expect("bound");
+    again.join_multicast_v4(&group, &own).expect("joined");
+    assert_eq!(set(), groups[..1]);
+}
+
 #[test]
 fn a_filter_that_names_an_ethertype_takes_its_frames() {
     let Some(link) = Link::new("afxdp EtherTypes", 1) else { return };

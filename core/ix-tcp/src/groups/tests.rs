@@ -206,6 +206,52 @@ fn changes_of_sources_are_told_by_the_difference() {
     assert_eq!(first, [(RecordKind::Includes, vec![source(2)])]);
 }
 
+/// What was left waits to be reported again, unless others need its place.
+#[test]
+fn groups_that_begin_and_end_without_a_pause_are_bounded() {
+    let nth = |n: u32| {
+        let [a, b, c, d] = n.to_be_bytes();
+        IpAddr::v4([239, a.max(b), c, d])
+    };
+    let mut listener = Listener::new(7);
+    let kept = 10;
+    (0..kept).for_each(|n| listener.set(nth(n), Filter::ANY, 0));
+    for n in kept..4 * GROUPS_MAX as u32 {
+        listener.set(nth(n), Filter::ANY, n.into());
+        listener.tick(n.into(), &mut Vec::new());
+        listener.set(nth(n), Filter::NONE, n.into());
+        listener.tick(n.into(), &mut Vec::new());
+        assert!(listener.groups.len() <= GROUPS_MAX);
+    }
+    let is_there = |n| listener.groups.iter().any(|group| group.address == nth(n));
+    assert!((0..kept).all(is_there));
+}
+
+/// RFC 3376 section 4.2.16.
+#[test]
+fn a_report_is_cut_where_it_has_more_sources_than_a_message() {
+    let report = |kind, count| Report {
+        kind,
+        group: group(1),
+        sources: (0..count).map(source).collect(),
+        older: 0,
+    };
+    let counts = |kind, count| -> Vec<usize> {
+        report(kind, count).records(3).map(|record| record.sources.len()).collect()
+    };
+    for kind in [RecordKind::Includes, RecordKind::Left, RecordKind::Allows, RecordKind::Blocks] {
+        assert_eq!(counts(kind, 7), [3, 3, 1]);
+        assert_eq!(counts(kind, 3), [3]);
+        assert_eq!(counts(kind, 0), [0]);
+    }
+    for kind in [RecordKind::Listens, RecordKind::Joined] {
+        assert_eq!((counts(kind, 7), counts(kind, 0)), (vec![3], vec![0]));
+    }
+    let all = report(RecordKind::Allows, 7);
+    let parts: Vec<IpAddr> = all.records(3).flat_map(|record| record.sources.to_vec()).collect();
+    assert_eq!(parts, all.sources);
+}
+
 /// RFC 3376 section 7.2.1: as long as an old querier may be there, its version is spoken, the
 /// oldest if there are two.
 #[test]
@@ -233,7 +279,7 @@ proptest! {
     ) {
         let parts: Vec<Filter> =
             parts.into_iter().map(|(excludes, sources)| filter(excludes, &sources)).collect();
-        let merged = parts.iter().fold(Filter::NONE, |all, part| all.merged(part));
+        let merged = Filter::of_all(parts.iter());
         for n in 0..8 {
             let allowed = parts.iter().any(|part| part.allows(source(n)));
             prop_assert_eq!(merged.allows(source(n)), allowed, "{}", n);

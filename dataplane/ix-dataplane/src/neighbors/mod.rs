@@ -262,6 +262,11 @@ impl Neighbors {
         }
         let mut out = Outgoing::default();
         cx.shared.neighbors.tick(cx.now_us, &mut out);
+        if let Some(groups) = out.groups.take()
+            && !cx.shared.updates.say(&FromImage::Groups { groups })
+        {
+            cx.shared.neighbors.groups_are_untold();
+        }
         send_everywhere(cx, ports, out);
     }
 
@@ -356,8 +361,9 @@ fn send_reports(cx: &mut Context, (number, device): ((u8, usize), &mut Port), re
                 len.unwrap_or(0)
             });
         }
-        let records: Vec<Record<'_>> =
-            its().filter(|report| report.older == 0).map(Report::record).collect();
+        let most = Record::sources_max(is_v6);
+        let latest = its().filter(|report| report.older == 0);
+        let records: Vec<Record<'_>> = latest.flat_map(|report| report.records(most)).collect();
         let mut left = &records[..];
         while !left.is_empty() {
             let mut taken = 0;

@@ -100,6 +100,8 @@ const PARKED_WAIT_US: u64 = 100_000;
 /// Longest sleep while a thread waits for another to do its part of a command, or has more to look
 /// at of processes that have ended.
 const NAP_UNSETTLED_US: u64 = 2_000;
+/// Longest sleep while something for the broker waits for room in its channel.
+const NAP_UNSENT_US: u64 = 10_000;
 /// Longest sleep with a device that has no doorbell.
 const NAP_WITHOUT_DOORBELL_US: u64 = 50;
 
@@ -455,6 +457,9 @@ impl Runner {
             if thread.shared.lives.needs_look() || thread.mourns() {
                 wake_us = wake_us.min(now_us + NAP_UNSETTLED_US);
             }
+            if thread.shared.updates.has_unsent() {
+                wake_us = wake_us.min(now_us + NAP_UNSENT_US);
+            }
             self.polls.clear();
             let mut add = |fd: RawFd| {
                 self.polls.push(libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
@@ -514,7 +519,7 @@ impl Runner {
         if fds != [-1, -1] {
             poll(&mut both, Some(0));
         }
-        if both[1].revents != 0 {
+        if both[1].revents != 0 || self.thread.shared.updates.has_unsent() {
             self.thread.io.read_updates(now_us);
         }
         if self.thread.shared.lives.is_unsettled() {

@@ -239,7 +239,8 @@ impl Claims {
 
 pub(crate) fn say(source: &mut Option<Box<dyn UpdateSource>>, message: &FromImage) {
     if let Some(source) = source {
-        source.say(message);
+        // A question that is lost is asked again, and what is given back is not lost.
+        let _ = source.say(message);
     }
 }
 
@@ -263,8 +264,9 @@ mod tests {
         fn tell(&mut self, _: usize, _: UpdateOutcome) {}
         fn tell_outcome(&mut self, _: u64, _: &Outcome) {}
         fn tell_surveyed(&mut self, _: u64) {}
-        fn say(&mut self, message: &FromImage) {
+        fn say(&mut self, message: &FromImage) -> bool {
             self.0.lock().unwrap().push(message.clone());
+            true
         }
     }
 

@@ -17,7 +17,7 @@ use ix_wire::ipv6::solicited_node;
 use ix_wire::membership::Query;
 use ix_wire::ra::Advertisement;
 use ix_wire::{ArpPacket, IpAddr, MacAddr, NdKind, NdPacket, igmp, ipv6};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -27,6 +27,9 @@ const RECLAIM_US: u64 = 10_000_000;
 
 /// Most groups of all sockets together, a group of two sockets counted twice.
 const LISTENING_MAX: usize = 1024;
+/// Least time from one message to the broker about groups to the next one, µs: a program may change
+/// them without a pause.
+const TELL_US: u64 = 20_000;
 
 /// A UDP socket: its elastic thread, and its number there.
 pub(crate) type SocketName = (usize, u32);
@@ -45,6 +48,8 @@ pub(crate) struct Outgoing {
     pub asks_routers: bool,
     /// Next hops that Linux is asked for, where it has all neighbours.
     pub resolve: Vec<IpAddr>,
+    /// All groups of sockets, for the broker, whose devices have to take the frames.
+    pub groups: Option<Vec<IpAddr>>,
 }
 
 impl ArpOutput for Outgoing {
@@ -104,6 +109,12 @@ struct Table {
     listening: BTreeMap<(IpAddr, SocketName), Filter>,
     /// How often the groups of sockets have changed.
     listening_version: u64,
+    /// Groups of which other sources are listened to, which was not reported yet.
+    unreported: BTreeSet<IpAddr>,
+    /// The broker was told of this version; `None`: it had no room for it.
+    told_version: Option<u64>,
+    /// It is not told of another one before.
+    tell_us: u64,
     /// What routers tell, if they are listened to, and how often that has changed.
     auto: Option<Box<Autoconf>>,
     auto_version: u64,
@@ -130,26 +141,57 @@ impl Table {
         groups.filter(move |group| last.replace(*group) != Some(*group))
     }
 
-    /// Sets what a socket listens to, and reports it; returns whether a group has begun or ended.
-    /// Where the addresses are Linux's, Linux is in the group as well, and reports it.
-    fn set_filter(&mut self, name: SocketName, group: IpAddr, filter: Filter, now_us: u64) -> bool {
+    /// What each socket listens to of a group.
+    fn filters(&self, group: IpAddr) -> impl Iterator<Item = &Filter> + Clone {
         let names = (group, (0, 0))..=(group, (usize::MAX, u32::MAX));
-        let was_in = self.listening.range(names.clone()).next().is_some();
+        self.listening.range(names).map(|(_, filter)| filter)
+    }
+
+    /// Sets what a socket listens to; returns whether a group has begun or ended.
+    fn set_filter(&mut self, name: SocketName, group: IpAddr, filter: Filter) -> bool {
+        let was_in = self.filters(group).next().is_some();
         match filter.is_none() {
             true => drop(self.listening.remove(&(group, name))),
             false => drop(self.listening.insert((group, name), filter)),
         }
-        let parts = self.listening.range(names).map(|(_, filter)| filter);
-        let all = parts.fold(Filter::NONE, |all, part| all.merged(part));
-        let changed = was_in == all.is_none();
+        let changed = was_in != self.filters(group).next().is_some();
         self.listening_version += u64::from(changed);
-        // RFC 3376 section 6, RFC 3810 section 6: of all hosts' group nothing is said.
-        let is_told = ![igmp::ALL_HOSTS, ipv6::ALL_NODES].contains(&group);
-        if self.of_linux.is_none() && is_told {
-            let listener = if group.is_v6() { &mut self.groups } else { &mut self.groups_v4 };
-            listener.set(group, all, now_us);
-        }
+        self.unreported.insert(group);
         changed
+    }
+
+    /// Reports what is listened to now: once for all changes of a batch of calls, because all
+    /// sources of a group are put together for it. Where the addresses are Linux's, Linux is in the
+    /// groups as well, and reports them.
+    fn report_groups(&mut self, now_us: u64) {
+        for group in std::mem::take(&mut self.unreported) {
+            // RFC 3376 section 6, RFC 3810 section 6: of all hosts' group nothing is said.
+            let is_told = ![igmp::ALL_HOSTS, ipv6::ALL_NODES].contains(&group);
+            if self.of_linux.is_none() && is_told {
+                let all = Filter::of_all(self.filters(group));
+                let listener = if group.is_v6() { &mut self.groups } else { &mut self.groups_v4 };
+                listener.set(group, all, now_us);
+            }
+        }
+    }
+
+    /// All groups, if the broker is to be told of them now.
+    fn tell_groups(&mut self, now_us: u64) -> Option<Vec<IpAddr>> {
+        let version = Some(self.listening_version);
+        if self.told_version == version || now_us < self.tell_us {
+            return None;
+        }
+        (self.told_version, self.tell_us) = (version, now_us + TELL_US);
+        Some(self.groups().collect())
+    }
+
+    /// When something is to be said of groups that have changed.
+    fn groups_due_us(&self) -> u64 {
+        match self.told_version == Some(self.listening_version) {
+            _ if !self.unreported.is_empty() => 0,
+            false => self.tell_us,
+            true => u64::MAX,
+        }
     }
 
     /// Begins to ask routers, with a link-local address.
@@ -252,11 +294,13 @@ impl NeighborTable {
         let (auto, auto_version) = (None, 0);
         let configured = checks.len();
         let groups_v4 = Listener::new(config.flow_hash_key[0]);
-        let (listening, listening_version) = (BTreeMap::new(), 0);
         let mut table = Table {
             groups_v4,
-            listening,
-            listening_version,
+            listening: BTreeMap::new(),
+            listening_version: 0,
+            unreported: BTreeSet::new(),
+            told_version: Some(0),
+            tell_us: 0,
             cache,
             guards,
             nd,
@@ -433,6 +477,8 @@ impl NeighborTable {
             table.auto_version += 1;
         }
         table.apply(changes, now_us);
+        table.report_groups(now_us);
+        out.groups = table.tell_groups(now_us);
         table.check_addresses(now_us, out);
         Heard { conflict: None, changed: self.publish(&table) }
     }
@@ -485,34 +531,40 @@ impl NeighborTable {
         into.extend(self.lock().groups());
     }
 
-    /// A socket listens to these sources of a group. Returns all groups if they have changed.
+    /// A socket listens to these sources of a group. Returns whether the groups have changed.
     pub(crate) fn listen(
         &self,
         name: SocketName,
         group: IpAddr,
         filter: Filter,
-        now_us: u64,
-    ) -> Result<Option<Vec<IpAddr>>, TooManyGroups> {
+    ) -> Result<bool, TooManyGroups> {
         let mut table = self.lock();
         let known = table.listening.contains_key(&(group, name));
         if !filter.is_none() && !known && table.listening.len() == LISTENING_MAX {
             return Err(TooManyGroups);
         }
-        let changed = table.set_filter(name, group, filter, now_us);
+        let changed = table.set_filter(name, group, filter);
         self.publish(&table);
-        Ok(changed.then(|| table.groups().collect()))
+        Ok(changed)
     }
 
-    /// A socket has ended. Returns all groups that are left if they have changed.
-    pub(crate) fn forget_socket(&self, name: SocketName, now_us: u64) -> Option<Vec<IpAddr>> {
+    /// A socket has ended. Returns whether the groups have changed.
+    pub(crate) fn forget_socket(&self, name: SocketName) -> bool {
         let mut table = self.lock();
         let of = table.listening.keys().filter(|(_, of)| *of == name).map(|(group, _)| *group);
         let mut changed = false;
         for group in of.collect::<Vec<_>>() {
-            changed |= table.set_filter(name, group, Filter::NONE, now_us);
+            changed |= table.set_filter(name, group, Filter::NONE);
         }
         self.publish(&table);
-        changed.then(|| table.groups().collect())
+        changed
+    }
+
+    /// The broker had no room for what it was to be told of groups.
+    pub(crate) fn groups_are_untold(&self) {
+        let mut table = self.lock();
+        table.told_version = None;
+        self.publish(&table);
     }
 
     /// Asks again, expires, announces.
@@ -526,6 +578,8 @@ impl NeighborTable {
             table.auto_version += 1;
         }
         table.apply(changes, now_us);
+        table.report_groups(now_us);
+        out.groups = table.tell_groups(now_us);
         table.check_addresses(now_us, out);
         let Table { cache, guards, nd, mac, .. } = &mut *table;
         cache.tick(now_us, out);
@@ -548,6 +602,7 @@ impl NeighborTable {
         let caches = table.cache.deadline().min(table.nd.deadline());
         let caches = caches.min(table.groups.deadline()).min(table.groups_v4.deadline());
         let caches = caches.min(table.auto.as_ref().map_or(u64::MAX, |auto| auto.deadline()));
+        let caches = caches.min(table.groups_due_us());
         let due_us = guards.chain(checks).fold(caches, u64::min);
         self.due_us.store(due_us, Ordering::Relaxed);
         let version = table.version();

@@ -1,4 +1,5 @@
 //! Datagrams to several hosts, in virtual time: what leaves, what comes back, and who is told.
+use crate::broker::{FromBroker, UpdateOutcome, UpdateSource};
 use crate::calls::Answer;
 use crate::config::Config;
 use crate::raw::tests::{Host, MAC, OURS, PEER, PEER_MAC, host, host_of, link};
@@ -6,8 +7,12 @@ use ix_abi::{
     Call, CallError, DatagramNotes, Endpoint, Event, FlowOption, MulticastOption, SgArray, SgEntry,
     SourceList,
 };
+use ix_proto::{FromImage, Outcome};
 use ix_wire::membership::group_mac;
 use ix_wire::{Checksum, FrameHeader, IpAddr};
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 const PORT: u16 = 4000;
 const GROUP: [u8; 4] = [224, 1, 1, 1];
@@ -284,4 +289,102 @@ fn wrong_requests_are_refused() {
     });
     assert_eq!(answers.by_ref().take_while(|answer| *answer == Ok(0)).count(), 1024);
     assert_eq!(answers.next(), Some(Err(CallError::NoResource)));
+}
+
+/// A broker that has room for what it is told, or has none.
+struct Broker {
+    said: Arc<Mutex<Vec<Vec<IpAddr>>>>,
+    is_full: Arc<AtomicBool>,
+}
+
+impl UpdateSource for Broker {
+    fn fd(&self) -> RawFd {
+        -1
+    }
+    fn next(&mut self) -> Option<FromBroker> {
+        None
+    }
+    fn tell(&mut self, _: usize, _: UpdateOutcome) {}
+    fn tell_outcome(&mut self, _: u64, _: &Outcome) {}
+    fn tell_surveyed(&mut self, _: u64) {}
+    fn say(&mut self, message: &FromImage) -> bool {
+        let FromImage::Groups { groups } = message else { return true };
+        if self.is_full.load(Ordering::Relaxed) {
+            return false;
+        }
+        self.said.lock().unwrap().push(groups.clone());
+        true
+    }
+}
+
+/// A program may change groups in each call. The broker hears all of them once for a batch, not
+/// more often than every 20 ms, and what it had no room for again.
+#[test]
+fn the_broker_hears_groups_now_and_then_and_the_last_ones_always() {
+    const GROUPS: usize = 500;
+    let (said, is_full) = (Arc::default(), Arc::default());
+    let broker = Broker { said: Arc::clone(&said), is_full: Arc::clone(&is_full) };
+    let mut host = host(1, "");
+    host.threads[0].elastic.io.cx.shared.updates.set_source(Box::new(broker));
+    let socket = host.bound(ix_abi::v4([0; 4]), 5);
+    let heard = || said.lock().unwrap().iter().map(Vec::len).collect::<Vec<_>>();
+    let of = |nth: usize| [239, 2, (nth >> 8) as u8, nth as u8];
+    for nth in 0..GROUPS {
+        assert_eq!(host.listens(socket, of(nth), true, &[]), Ok(0));
+    }
+    host.waits(1);
+    assert_eq!(heard(), [GROUPS]);
+    // Not again because something else is due.
+    host.waits(1_000_000);
+    assert_eq!(heard(), [GROUPS]);
+    is_full.store(true, Ordering::Relaxed);
+    for nth in 1..GROUPS {
+        assert_eq!(host.listens(socket, of(nth), false, &[]), Ok(0));
+    }
+    host.waits(100_000);
+    host.waits(100_000);
+    assert_eq!(heard(), [GROUPS]);
+    is_full.store(false, Ordering::Relaxed);
+    host.waits(20_000);
+    assert_eq!(heard(), [GROUPS, 1]);
+    for nth in 0..200 {
+        assert_eq!(host.listens(socket, of(1), nth % 2 == 0, &[]), Ok(0));
+        host.waits(1000);
+    }
+    assert_eq!(heard().len(), 2 + 200 / 20);
+    host.waits(20_000);
+    assert_eq!(heard().last(), Some(&1));
+}
+
+/// More sources than a report has room for are reported in parts, and keep nothing else away.
+#[test]
+fn many_sources_are_reported_in_several_messages() {
+    const SOURCES: usize = 64;
+    let mut host = host(1, "");
+    host.waits(10_000_000);
+    for nth in 0..5u8 {
+        let at = Endpoint { addr: ix_abi::v4([0; 4]), port: PORT + u16::from(nth) };
+        let socket = host.calls(Call::UdpBind { at, cookie: 1 }).expect("a socket") as u32;
+        let sources: Vec<[u8; 4]> = (0..SOURCES as u8).map(|n| [10, 1, nth, n]).collect();
+        assert_eq!(host.listens(socket, GROUP, false, &sources), Ok(0));
+        assert_eq!(host.listens(socket, [239, 3, 0, nth], true, &[]), Ok(0));
+    }
+    let sent = host.waits(1);
+    // A record begins with its type, and its number of sources; the group follows.
+    let records = sent.iter().flat_map(|frame| {
+        let message = report(frame).1;
+        let mut left = &message[8..];
+        let mut records = Vec::new();
+        for _ in 0..u16::from_be_bytes([message[6], message[7]]) {
+            let count = usize::from(u16::from_be_bytes([left[2], left[3]]));
+            records.push((left[0], [left[4], left[5], left[6], left[7]], count));
+            left = &left[8 + 4 * count..];
+        }
+        records
+    });
+    let records: Vec<_> = records.collect();
+    let of_sources = records.iter().filter(|(_, group, _)| *group == GROUP);
+    assert_eq!(of_sources.clone().map(|(.., count)| count).sum::<usize>(), 5 * SOURCES);
+    assert!(of_sources.count() > 1, "{records:?}");
+    assert_eq!(records.iter().filter(|(kind, ..)| *kind == 4).count(), 5, "{records:?}");
 }

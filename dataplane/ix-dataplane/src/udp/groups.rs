@@ -10,7 +10,6 @@ use ix_abi::{
     Addr, CallError, DatagramNotes, Endpoint, Event, GROUP_SOURCES_MAX, RxData, SgArray, SourceList,
 };
 use ix_mem::{HEADROOM_BYTES, Mbuf, ROOM_BYTES};
-use ix_proto::FromImage;
 use ix_proto::crossing::AttachmentId;
 use ix_tcp::groups::Filter;
 use ix_tcp::udp::{UdpSocket, UdpSocketId, UdpTable};
@@ -40,7 +39,11 @@ pub(crate) fn listen(
         return Err(CallError::Invalid);
     }
     let filter = Filter::new(excludes, sources);
-    tell(io, id, group, filter.clone())?;
+    let cx = &io.cx;
+    let changed = cx.shared.neighbors.listen((cx.index, id.0), group, filter.clone());
+    if changed.map_err(|_| CallError::NoResource)? {
+        ring_others(cx);
+    }
     sockets.listen(id, group, filter);
     Ok(0)
 }
@@ -48,21 +51,14 @@ pub(crate) fn listen(
 /// A socket that named sources of groups has ended.
 #[cold]
 pub(super) fn forget(cx: &Context, id: UdpSocketId) {
-    let groups = cx.shared.neighbors.forget_socket((cx.index, id.0), cx.now_us);
-    groups.into_iter().for_each(|groups| say(cx, groups));
+    if cx.shared.neighbors.forget_socket((cx.index, id.0)) {
+        ring_others(cx);
+    }
 }
 
-fn tell(io: &mut Io, id: UdpSocketId, group: IpAddr, filter: Filter) -> Result<(), CallError> {
-    let cx = &io.cx;
-    let changed = cx.shared.neighbors.listen((cx.index, id.0), group, filter, cx.now_us);
-    let changed = changed.map_err(|_| CallError::NoResource)?;
-    changed.into_iter().for_each(|groups| say(cx, groups));
-    Ok(())
-}
-
-/// Tells the other threads and the broker, whose devices have to take the frames.
-fn say(cx: &Context, groups: Vec<IpAddr>) {
-    cx.shared.updates.say(&FromImage::Groups { groups });
+/// The other threads hear the groups that there are now. The broker is told of all changes of a
+/// batch at once ([`crate::neighbors`]).
+fn ring_others(cx: &Context) {
     (0..cx.shared.threads()).filter(|i| *i != cx.index).for_each(|i| cx.ring_thread(i));
 }
 

@@ -11,7 +11,7 @@ pub(crate) use rss::RssTable;
 use crate::asm::Insn;
 use crate::device::{OpenOptions, OpenedDevice};
 use crate::error::{OpenError, bpf_error};
-use crate::groups::{Groups, hear};
+use crate::groups::{Groups, hear, of_linux};
 use crate::hardware::HardwareFilters;
 use crate::held_ports::HeldPorts;
 use crate::keeper::{KeptProgram, keeper_error};
@@ -93,19 +93,26 @@ impl Attachment {
         }
     }
 
-    /// Sets which groups are ours, from the next packet on.
+    /// Sets which groups are ours, from the next packet on. Returns those of them that stay Linux's
+    /// alone.
     pub fn set_groups(
         &mut self,
         groups: &[IpAddr],
         addresses: &[IpAddr],
         filters: Option<&[Filter]>,
         name: &str,
-    ) -> Result<(), OpenError> {
+    ) -> Result<Vec<IpAddr>, OpenError> {
+        let is_shared = self.shared.is_some();
+        let (left, groups) = left_to_linux(self.ifindex, groups, (&self.groups, is_shared));
+        if groups == self.groups {
+            return Ok(left);
+        }
         // The new sockets are in the groups before the old ones leave them.
-        let heard = hear(self.ifindex, alone(addresses, self.shared.is_some()), groups);
+        let heard = hear(self.ifindex, alone(addresses, is_shared), &groups);
         self._groups = heard.map_err(|e| OpenError::system("join groups on", name, e))?;
-        self.groups = groups.to_vec();
-        self.set_filters(addresses, filters, name)
+        self.groups = groups;
+        self.set_filters(addresses, filters, name)?;
+        Ok(left)
     }
 
     /// Makes sockets for new queues, up to this number of queues. Not before all others are in the
@@ -237,6 +244,7 @@ pub(crate) fn open(
         .flatten();
     let groups = [&options.groups[..], &options.broadcasts].concat();
     let shared = options.shared.clone();
+    let (_, groups) = left_to_linux(ifindex, &groups, (&[], shared.is_some()));
     let own = alone(&options.addresses, shared.is_some());
     let _groups = hear(ifindex, own, &groups).map_err(ask)?;
     let attachment = Attachment {
@@ -257,6 +265,18 @@ pub(crate) fn open(
     // With several queues the redirection table distributes packets.
     let hardware = (queues == 1).then(|| HardwareFilters::of(name)).flatten();
     Ok(opened.with_xdp(attachment).with_rss(rss).with_hardware(hardware))
+}
+
+/// Those of these groups that stay Linux's, because programs of Linux listen to them on the
+/// interface: an XDP program gives a packet to one of both, and a program may name any group. Then
+/// the others. Where ports are shared with Linux the port decides, so all are ours.
+fn left_to_linux(
+    ifindex: u32,
+    groups: &[IpAddr],
+    (own, is_shared): (&[IpAddr], bool),
+) -> (Vec<IpAddr>, Vec<IpAddr>) {
+    let linux = if is_shared { Vec::new() } else { of_linux(ifindex, own) };
+    groups.iter().copied().partition(|group| linux.binary_search(group).is_ok())
 }
 
 /// Copies of sockets, which go into the map.
