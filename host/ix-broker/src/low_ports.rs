@@ -127,15 +127,25 @@ impl LowPorts {
     }
 
     /// Whether this process may bind low ports in its own namespace, which is the program's.
+    ///
+    /// A process without the right may execute a program that is root's (set-user-ID) as soon as it
+    /// has asked. Its real user stays what it was.
     fn may_bind(&self, process: &Process) -> bool {
         let status = fs::read_to_string(format!("/proc/{}/status", process.pid()));
-        let status = status.unwrap_or_default();
-        let rights = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-        let rights = rights.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok());
-        let has = rights.is_some_and(|bits| bits & MAY_BIND != 0);
+        let has = status.is_ok_and(|status| has_right_of_its_own(&status));
         // At last: until here its number was its own.
         has && self.root.namespace().has(process.pid()) && !process.has_ended()
     }
+}
+
+/// Whether a process with this `/proc/PID/status` may bind low ports, and not because it has
+/// executed somebody else's program.
+fn has_right_of_its_own(status: &str) -> bool {
+    let line = |key| status.lines().find_map(|line| line.strip_prefix(key));
+    let rights = line("CapEff:").and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok());
+    let mut users = line("Uid:").unwrap_or_default().split_ascii_whitespace();
+    let (real, effective) = (users.next(), users.next());
+    rights.is_some_and(|bits| bits & MAY_BIND != 0) && real.is_some() && real == effective
 }
 
 /// Keeps what comes in by an interface from a socket of the Internet, and lets its user share ports
@@ -196,6 +206,23 @@ fn read_address(bytes: &[u8]) -> Option<SocketAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_right_of_an_executed_program_is_not_the_processs() {
+        let status = |users: &str, rights: &str| {
+            format!("Name:\tx\nUid:\t{users}\nGid:\t0\t0\t0\t0\nCapEff:\t{rights}\n")
+        };
+        for (users, rights, may) in [
+            ("0\t0\t0\t0", "000001ffffffffff", true),
+            ("1000\t1000\t1000\t1000", "0000000000000400", true),
+            ("1000\t1000\t1000\t1000", "0000000000000200", false),
+            // A set-user-ID program of root's.
+            ("65534\t0\t0\t0", "000001ffffffffff", false),
+        ] {
+            assert_eq!(has_right_of_its_own(&status(users, rights)), may, "{users} {rights}");
+        }
+        assert!(!has_right_of_its_own("CapEff:\t000001ffffffffff\n"));
+    }
 
     #[test]
     fn an_address_is_what_a_program_gives() {

@@ -361,6 +361,7 @@ impl HeldPorts {
         if held.contains_key(&(transport, port)) {
             return Err(io::Error::from_raw_os_error(libc::EADDRINUSE));
         }
+        has_room(&held, 1)?;
         let socket = bind_everywhere(transport, port)?;
         self.owned.set(key(transport, port), self.owner)?;
         let sockets = vec![(None, socket)];

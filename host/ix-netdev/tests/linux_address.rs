@@ -315,6 +315,7 @@ fn ports_leave_descriptors_to_others() {
         let first = (10_000..20_000u16).find_map(|port| Some((port, hold(port).err()?)));
         let (first, error) = first.expect("not all of them");
         assert_eq!(error.raw_os_error(), Some(libc::EMFILE));
+        assert_eq!(ports.add_outgoing(u16::MAX, 0), [], "connections that it opens have no more");
         ports.release(Transport::Udp, 10_000);
         hold(first).expect("room again");
         // And a new address has none.
