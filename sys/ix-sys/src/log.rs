@@ -45,7 +45,7 @@ macro_rules! say {
 
 /// Says a line.
 pub fn line(level: Level, text: fmt::Arguments<'_>) {
-    let text = text.to_string();
+    let text = one_line(&text.to_string());
     let at = now_ms();
     let line = written(at, level, &text);
     // Nobody may read it any more.
@@ -59,7 +59,20 @@ pub fn line(level: Level, text: fmt::Arguments<'_>) {
 
 /// A line as it is written, for those who write it themselves.
 pub fn formatted(level: Level, text: &str) -> String {
-    written(now_ms(), level, text)
+    written(now_ms(), level, &one_line(text))
+}
+
+/// The text without characters that would end the line or that a terminal would obey: a program may
+/// have chosen it, or an interface's name. They are written as in Rust's strings.
+pub fn one_line(text: &str) -> String {
+    let mut line = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c.is_control() {
+            true => line.extend(c.escape_default()),
+            false => line.push(c),
+        }
+    }
+    line
 }
 
 fn written(at_ms: u64, level: Level, text: &str) -> String {
@@ -134,6 +147,16 @@ mod tests {
         let expected = "{\"time\":\"1970-01-01T00:00:00.000Z\",\"level\":\"error\",\
              \"message\":\"a \\\"b\\\" \\\\ c\\u000ad\\u0001 µs\"}";
         assert_eq!(line, expected);
+    }
+
+    #[test]
+    fn a_line_is_one_line_and_no_order_to_a_terminal() {
+        let text = "cannot: \u{1b}[2Jx\nix: all is well\u{9b}31m, \u{fc}\t";
+        let line = "cannot: \\u{1b}[2Jx\\nix: all is well\\u{9b}31m, \u{fc}\\t";
+        assert_eq!(one_line(text), line);
+        assert!(formatted(Level::Info, text).ends_with(line));
+        crate::say!("{text}");
+        assert!(last().iter().any(|said| said.ends_with(line)));
     }
 
     #[test]
