@@ -1,7 +1,7 @@
 //! Random batched calls: any operation with significant arguments, several in a batch. The
 //! dataplane must refuse or carry out each of them, and continue.
 use crate::calls::Calls;
-use ix_abi::{Call, call_op};
+use ix_abi::{Call, CallError, CallSlot, call_op};
 use ix_random::Rng;
 use std::time::{Duration, Instant};
 
@@ -13,6 +13,16 @@ const KEPT: usize = 256;
 
 /// Results of calls: operation and value.
 type Given = Vec<(u32, u64)>;
+
+/// How many operations there are, with one that is none.
+pub fn operations() -> u64 {
+    const BEYOND: u32 = 256;
+    let is_one = |op: &u32| {
+        let slot = CallSlot { op: *op, ..CallSlot::default() };
+        Call::decode(&slot) != Err(CallError::NoSys)
+    };
+    (0..BEYOND).filter(is_one).max().map_or(0, |last| u64::from(last) + 2)
+}
 
 /// Makes this many of them; as a control, one that is accepted.
 pub fn attack(c: &Calls) -> Result<String, String> {
@@ -48,12 +58,17 @@ pub fn fuzz(c: &Calls, seconds: u64, seed: u64) -> Result<u64, i64> {
 
 fn one(c: &Calls, random: &mut Rng, given: &mut Given) -> Result<(), i64> {
     let mut ops = [call_op::NOP; CALLS];
+    let operations = operations();
     for (slot, op) in ops.iter_mut().enumerate() {
-        *op = random.below(26) as u32;
+        *op = random.below(operations) as u32;
         let mut args = [0; 6];
         args.iter_mut().for_each(|arg| *arg = argument(c, random, given));
+        if *op == call_op::UDP_LISTEN && random.below(2) == 0 {
+            let (own, _) = c.own();
+            args[1..].copy_from_slice(&[0, group(random), random.below(3), own, random.below(66)]);
+        }
         let is_clients = c.serves(args[0])
-            || *op == call_op::UNLISTEN
+            || [call_op::UNLISTEN, call_op::BACKLOG].contains(op)
             || *op == call_op::TX_FREE && !given.contains(&(call_op::TX_ALLOC, args[0]));
         if is_clients {
             *op = call_op::NOP;
@@ -65,7 +80,13 @@ fn one(c: &Calls, random: &mut Rng, given: &mut Given) -> Result<(), i64> {
         return Err(answer);
     }
     for (slot, op) in ops.into_iter().enumerate() {
-        let keeps = [call_op::CONNECT, call_op::UDP_BIND, call_op::TIMER_SET, call_op::TX_ALLOC];
+        let keeps = [
+            call_op::CONNECT,
+            call_op::CONNECT_FROM,
+            call_op::UDP_BIND,
+            call_op::TIMER_SET,
+            call_op::TX_ALLOC,
+        ];
         let ret = c.ret(slot);
         if keeps.contains(&op) && ret >= 0 {
             given.push((op, ret as u64));
@@ -76,6 +97,11 @@ fn one(c: &Calls, random: &mut Rng, given: &mut Given) -> Result<(), i64> {
         given.clear();
     }
     Ok(())
+}
+
+/// The second word of a group's address.
+fn group(random: &mut Rng) -> u64 {
+    0xffff_ef00_0000 | random.below(1 << 24)
 }
 
 fn argument(c: &Calls, random: &mut Rng, given: &[(u32, u64)]) -> u64 {
@@ -91,6 +117,7 @@ fn argument(c: &Calls, random: &mut Rng, given: &[(u32, u64)]) -> u64 {
         6 => 1 << random.below(64),
         // An address of the network, mapped.
         7 => 0xffff_0a09_0000 | random.below(256),
+        8 if random.below(2) == 0 => group(random),
         8 => STEP,
         9 | 10 if !given.is_empty() => given[random.below(given.len() as u64) as usize].1,
         _ => random.next_u64(),
@@ -101,7 +128,7 @@ fn give_back(c: &Calls, given: &[(u32, u64)]) {
     const STEP: u64 = 2 << 20;
     for (op, what) in given {
         c.call(match *op {
-            call_op::CONNECT => Call::Abort { handle: *what },
+            call_op::CONNECT | call_op::CONNECT_FROM => Call::Abort { handle: *what },
             call_op::UDP_BIND => Call::UdpUnbind { socket: *what as u32 },
             call_op::TIMER_SET => Call::TimerCancel { timer: *what },
             _ => Call::TxFree { addr: *what, bytes: STEP },

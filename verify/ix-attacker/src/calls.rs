@@ -8,6 +8,7 @@
 use crate::Gate;
 use crate::batches;
 use crate::cookies;
+use crate::groups;
 use crate::hold;
 use crate::raw::{
     call_and_look, call_on_bare_stack, call_with_bases, call_with_flags, call_with_vectors,
@@ -74,6 +75,7 @@ pub const ATTACKS: &[(&str, Attack)] = &[
     }),
     ("all transmit memory", all_memory),
     ("all connections", all_connections),
+    ("all groups", groups::all),
     ("all received packets held for ever", hold::datagrams),
     ("all received data of many connections held for ever", hold::streams),
     ("random batched calls", batches::attack),
@@ -290,7 +292,8 @@ fn abort(handle: Handle) -> Call {
     Call::Abort { handle }
 }
 
-fn say(answer: i64) -> Result<String, String> {
+/// An answer, or the name of a refusal.
+pub fn say(answer: i64) -> Result<String, String> {
     const NAMES: [&str; 15] = [
         "",
         "no such call",
@@ -336,7 +339,7 @@ fn stale_handle(c: &Calls) -> Result<String, String> {
 }
 
 /// Calls whose first argument is a handle.
-const NAMING: [u32; 13] = [
+const NAMING: [u32; 22] = [
     call_op::SENDV,
     call_op::RECV_DONE,
     call_op::ACCEPT,
@@ -350,6 +353,15 @@ const NAMING: [u32; 13] = [
     call_op::UDP_UNBIND,
     call_op::UDP_RECV_DONE,
     call_op::TIMER_CANCEL,
+    call_op::GET_INFO,
+    call_op::GIVE,
+    call_op::PACKET_INFO,
+    call_op::PACKET_RECV_DONE,
+    call_op::PACKET_SENDV,
+    call_op::PACKET_UNBIND,
+    call_op::UDP_LISTEN,
+    call_op::UDP_SENDV,
+    call_op::UDP_SET_OPT,
 ];
 
 fn random_handles(c: &Calls) -> Result<String, String> {

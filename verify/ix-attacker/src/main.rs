@@ -12,6 +12,7 @@ mod code;
 mod cookies;
 mod crossing;
 mod fuzz;
+mod groups;
 mod hold;
 mod kernel;
 mod later;
@@ -77,6 +78,7 @@ pub type Attack = fn(&Targets) -> Result<String, String>;
 /// * `crossing`, `wake` and `cycle`: for `ix bench gate`;
 /// * `calls SECONDS SEED`: a fuzzer of batched calls, with a wall or without;
 /// * `searches ADDRESS`: searches for ports in vain; nobody has the address;
+/// * `groups`: changes groups that sockets listen to, until it is ended;
 /// * `shared SECONDS SEED [FILE]`: attacks on a dataplane in a process of its own, all at once, at
 ///   the longest until the file is there;
 /// * `part farewell`, `childs-farewell`, `farewell-beside`, `stale-farewell`, `hang-up`, `endless`
@@ -123,12 +125,12 @@ type Gate = extern "C" fn(u64, u64, u64, u64) -> i64;
 
 fn main() {
     let first = std::env::args().nth(1);
-    if let Some("crossing" | "cycle") = first.as_deref() {
+    if let Some(what) = first.as_deref().and_then(crossing::What::named) {
         // SAFETY: the dataplane's own description of itself.
         let gate = header().map(|header| unsafe { gate_of(header) });
         let done = gate
             .ok_or("no dataplane here".to_owned())
-            .and_then(|gate| crossing::measure(gate, first.as_deref() == Some("cycle")));
+            .and_then(|gate| crossing::measure(gate, what));
         if let Err(why) = done {
             eprintln!("ix-attacker: {why}");
             std::process::exit(1);
@@ -136,7 +138,7 @@ fn main() {
         return;
     }
     match first.as_deref() {
-        Some("calls" | "searches") => return make_calls(),
+        Some("calls" | "searches" | "groups") => return make_calls(),
         Some("shared") => return attack_shared(),
         Some("part") => return part(),
         Some("rights") => return attack_by_rights(),
@@ -415,8 +417,12 @@ fn make_calls() {
     let word = |nth| std::env::args().nth(nth).unwrap_or_default();
     let fuzz = word(2).parse().ok().zip(word(3).parse().ok());
     let away = word(2).parse().ok();
-    let (true, Some(header)) = (fuzz.is_some() || away.is_some(), header()) else {
-        eprintln!("ix-attacker: write `calls SECONDS SEED` or `searches ADDRESS`, under `ix run`");
+    let changes_groups = word(1) == "groups";
+    let is_whole = changes_groups || fuzz.is_some() || away.is_some();
+    let (true, Some(header)) = (is_whole, header()) else {
+        eprintln!(
+            "ix-attacker: write `calls SECONDS SEED`, `searches ADDRESS` or `groups`, under `ix run`"
+        );
         std::process::exit(2);
     };
     let targets = targets(header, &[]);
@@ -435,7 +441,7 @@ fn make_calls() {
     let made = calls.and_then(|c| match (fuzz, away) {
         (Some((seconds, seed)), _) => fuzz_calls(&c, seconds, seed),
         (None, Some(away)) => searches::attack(&c, away),
-        (None, None) => Ok(()),
+        (None, None) => groups::attack(&c),
     });
     if let Err(why) = made {
         eprintln!("ix-attacker: the dataplane stands still: {why}");

@@ -121,7 +121,9 @@ fn parts(channel: i32, nth: u32) -> Result<(), String> {
 }
 
 fn farewell(asker: u64) -> FromImage {
-    FromImage::Failed { asker, why: "farewell, says the attacker".to_owned() }
+    // With a line of its own, and an order to the terminal.
+    let why = "farewell, says the attacker\nix: all is well\u{1b}[2J".to_owned();
+    FromImage::Failed { asker, why }
 }
 
 fn channel() -> Result<i32, String> {

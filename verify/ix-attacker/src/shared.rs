@@ -1,8 +1,8 @@
 //! Attacks on a dataplane in a process of its own, with all that its program has: the memory that
 //! the two share, the bells, and the image's end of the channel to the broker. `ix run` and the
 //! dataplane must go on, and so must others.
-use crate::{Gate, call, descriptors};
-use ix_abi::{CALLS_MAX, CallSlot, ProcessHeader, ThreadArea, call_op, gate_op};
+use crate::{Gate, batches, call, descriptors};
+use ix_abi::{CALLS_MAX, CallSlot, ProcessHeader, ThreadArea, gate_op};
 use ix_proto::crossing::{READ_AT, Request, WRITTEN_AT, WrittenPages};
 use ix_proto::{Codec, FromImage, Outcome};
 use ix_random::Rng;
@@ -235,6 +235,7 @@ fn wild_requests(_: Shared, random: &mut Rng) {
 /// Rewrites the call array while it is read.
 fn wild_calls(shared: Shared, random: &mut Rng) {
     let array = WRITTEN_AT as *mut CallSlot;
+    let operations = batches::operations();
     for _ in 0..64 {
         let mut args = [0; 6];
         for arg in &mut args {
@@ -245,7 +246,7 @@ fn wild_calls(shared: Shared, random: &mut Rng) {
                 _ => word(random),
             };
         }
-        let op = random.below(u64::from(call_op::NOP) + 32) as u32;
+        let op = random.below(operations) as u32;
         let slot = CallSlot { op, args, ..CallSlot::default() };
         // SAFETY: within the array, which the program writes.
         unsafe { array.add(random.below(CALLS_MAX as u64) as usize).write_volatile(slot) };
