@@ -1,6 +1,7 @@
 //! `ix bench all`: every benchmark, one after another, each with its results in a file.
 use super::{choose_device, installed, rates, run};
 use crate::args::{AllArgs, BenchArgs, Device, RatesArgs, ReportArgs};
+use ix_report::domain::Domain;
 use ix_report::output::OutputArgs;
 use ix_report::problem::{Problem, Result};
 use std::time::{Duration, Instant};
@@ -26,6 +27,7 @@ const BENCHES: [(&str, f64); 15] = [
 
 /// Runs all benchmarks. Those that fail are listed at the end; the results of the others stay.
 pub fn main(args: &AllArgs) -> Result<()> {
+    let args = &AllArgs { domain: Domain::or_all(&args.domain), ..args.clone() };
     let chosen = choose(&args.only)?;
     let (device, why) = choose_device(args.device)?;
     let no_folder = |e| Problem::new(format!("cannot make the folder {}", args.dir.display()), e);
@@ -147,7 +149,6 @@ fn progress(elapsed: Duration, done: f64) -> String {
 mod tests {
     use super::*;
     use crate::args::Client;
-    use ix_report::domain::Domain;
 
     fn args() -> AllArgs {
         AllArgs {

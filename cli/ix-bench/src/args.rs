@@ -142,14 +142,9 @@ pub struct AllArgs {
     /// Measurements of each point; the medians are reported
     #[arg(long, value_name = "N")]
     pub runs: Option<usize>,
-    /// What keeps the program out of the dataplane's memory, side by side
-    #[arg(
-        long,
-        value_enum,
-        value_name = "LIST",
-        value_delimiter = ',',
-        default_value = "none,process"
-    )]
+    /// What keeps the program out of the dataplane's memory, side by side (default: each domain that
+    /// this machine has)
+    #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',')]
     pub domain: Vec<Domain>,
 }
 
@@ -233,6 +228,9 @@ pub struct RatesArgs {
 /// Flags of `ix bench gate`.
 #[derive(Args, Debug, Clone)]
 pub struct GateArgs {
+    /// Only these domains (default: those that this machine has)
+    #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',')]
+    pub domain: Vec<Domain>,
     /// Device of the programs that are compared (default: memif)
     #[arg(long, value_enum)]
     pub device: Option<Device>,

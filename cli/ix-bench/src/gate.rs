@@ -6,6 +6,7 @@ use super::lab::{Host, Lab};
 use super::serve::{Program, Serve};
 use crate::args::{Device, GateArgs};
 use crate::samples::{percentiles, row};
+use ix_report::domain::Domain;
 use ix_report::machine::Machine;
 use ix_report::problem::{Problem, Result};
 use ix_report::report::{layout, own_command};
@@ -34,26 +35,23 @@ pub fn main(args: &GateArgs) -> Result<()> {
     if let Some(to) = args.calls_to {
         return calls::subject(to);
     }
+    let domains = Domain::or_all(&args.domain);
     let keys = has_keys().is_ok();
     let ticks_per_us = ix_dataplane::Clock::new().ticks_per_us() as f64;
-    let mut rows = vec![crossing("none", ticks_per_us)?, crossing("process", ticks_per_us)?];
-    rows.push(match keys {
-        true => crossing("pku", ticks_per_us)?,
-        false => {
-            json!({ "what": "crossing", "domain": "pku", "missing": NO_KEYS })
-        }
-    });
+    let (mut rows, mut notes) = (Vec::new(), Vec::new());
+    for crossing in CROSSINGS.iter().filter(|crossing| domains.contains(&crossing.domain)) {
+        rows.push(measured(crossing, keys, ticks_per_us)?);
+    }
+    if !keys && args.domain.is_empty() {
+        rows.push(json!({ "what": "crossing", "domain": "pku", "missing": NO_KEYS }));
+        notes.push(format!("domain pku is not measured: {NO_KEYS}"));
+    }
     let getpid = getpid_ticks();
     rows.push(row("getpid", None, getpid, ticks_per_us));
     let eventfd = eventfd_ticks().map_err(|e| Problem::new("cannot measure eventfds", e))?;
     rows.push(row("eventfd round trip", None, eventfd, ticks_per_us));
-    let programs = programs(args, keys);
-    let mut notes = vec![
-        "cycles: of the time stamp counter, median; a crossing is a call of the gate with a number of \
-         calls that the dataplane refuses at once"
-            .to_owned(),
-        "eventfd round trip: two processes on one hardware thread wake each other".to_owned(),
-    ];
+    let programs = programs(args, &domains);
+    notes.extend(NOTES.map(str::to_owned));
     match intercepted(args, ticks_per_us) {
         Ok(more) => {
             rows.extend(more);
@@ -69,25 +67,78 @@ pub fn main(args: &GateArgs) -> Result<()> {
         Ok(more) => rows.extend(more),
         Err(why) => notes.push(format!("the programs are not compared: {why}")),
     }
-    if !keys {
-        notes.push(format!("domain pku is not measured: {NO_KEYS}"));
-    }
     publish(args, &rows, &notes)
 }
 
-/// Runs the attacker, here without attacks, on its own dataplane.
-fn crossing(domain: &str, ticks_per_us: f64) -> Result<Value> {
+/// A way to cross into the dataplane.
+struct Crossing {
+    /// Of the row.
+    what: &'static str,
+    domain: Domain,
+    /// The program has a hardware thread of its own.
+    is_apart: bool,
+    /// What the attacker does: here without attacks, on its own dataplane.
+    word: &'static str,
+}
+
+/// All kinds: within one process; and between two that take turns on one hardware thread, of which
+/// each has one, and of which the dataplane's has gone to sleep.
+const CROSSINGS: [Crossing; 5] = [
+    Crossing { what: "crossing", domain: Domain::None, is_apart: false, word: "crossing" },
+    Crossing { what: "crossing", domain: Domain::Process, is_apart: false, word: "crossing" },
+    Crossing {
+        what: "crossing, a hardware thread each",
+        domain: Domain::Process,
+        is_apart: true,
+        word: "crossing",
+    },
+    Crossing {
+        what: "crossing, the dataplane asleep",
+        domain: Domain::Process,
+        is_apart: false,
+        word: "wake",
+    },
+    Crossing { what: "crossing", domain: Domain::Pku, is_apart: false, word: "crossing" },
+];
+
+const NOTES: [&str; 2] = [
+    "cycles: of the time stamp counter, median; a crossing is a call of the gate with a number of \
+     calls that the dataplane refuses at once",
+    "eventfd round trip: two processes on one hardware thread wake each other",
+];
+
+/// Measures a crossing, if the machine has what it takes.
+fn measured(crossing: &Crossing, keys: bool, ticks_per_us: f64) -> Result<Value> {
+    let Crossing { what, domain, is_apart, .. } = crossing;
+    let lacks = match domain {
+        Domain::Pku if !keys => Some(NO_KEYS),
+        _ if *is_apart && cpu::allowed().len() < 2 => {
+            Some("this process may use one hardware thread")
+        }
+        _ => None,
+    };
+    match lacks {
+        Some(why) => Ok(json!({ "what": what, "domain": domain.name(), "missing": why })),
+        None => cross(crossing, ticks_per_us),
+    }
+}
+
+/// Runs a program that crosses.
+fn cross(crossing: &Crossing, ticks_per_us: f64) -> Result<Value> {
+    let domain = crossing.domain.name();
     let what = || format!("cannot measure a crossing with --domain {domain}");
     let ix = std::env::current_exe().map_err(|e| Problem::new(what(), e))?;
     let socket = std::env::temp_dir().join(format!("ix-gate-{}-{domain}", std::process::id()));
-    let cpu = cpu::allowed()[0].to_string();
+    let cpus = cpu::allowed();
+    let own = cpus[0].to_string();
+    let programs = cpus.get(usize::from(crossing.is_apart)).unwrap_or(&cpus[0]).to_string();
     let output = Command::new(&ix)
         .args(["run", "--domain", domain, "--posix", "off", "--addr", "10.9.0.2/24"])
-        .args(["--cpus", &cpu, "--nic"])
+        .args(["--cpus", &own, "--program-cpus", &programs, "--nic"])
         .arg(format!("memif:{}", socket.display()))
         .arg("--")
         .arg(attacker()?)
-        .arg("crossing")
+        .arg(crossing.word)
         .stdin(Stdio::null())
         .output();
     let _ = std::fs::remove_file(socket);
@@ -96,7 +147,7 @@ fn crossing(domain: &str, ticks_per_us: f64) -> Result<Value> {
     let numbers: Vec<f64> = text.split_whitespace().filter_map(|word| word.parse().ok()).collect();
     match <[f64; 3]>::try_from(numbers) {
         Ok(numbers) if output.status.success() => {
-            Ok(row("crossing", Some(domain), numbers, ticks_per_us))
+            Ok(row(crossing.what, Some(domain), numbers, ticks_per_us))
         }
         _ => {
             let said = String::from_utf8_lossy(&output.stderr);
@@ -157,13 +208,15 @@ fn intercepted(args: &GateArgs, ticks_per_us: f64) -> Result<Vec<Value>> {
     calls::rows(&Lab::new(device)?, ticks_per_us)
 }
 
-/// Measures echo and key-value server, alternating between the domains that the machine has.
-fn programs(args: &GateArgs, keys: bool) -> Result<Vec<Value>> {
+/// Measures echo and key-value server, alternating between the domains.
+fn programs(args: &GateArgs, domains: &[Domain]) -> Result<Vec<Value>> {
     let (device, _) = super::choose_device(args.device.or(Some(Device::Memif)))?;
     let lab = Lab::new(device)?;
     let (runs, seconds) = if args.quick { (1, "0.3") } else { (5, "1") };
     let client = if lab.has_ix_client() { Host::IX } else { Host::BLOCKING };
-    let domains = ["none", "process", "pku"].into_iter().filter(|d| keys || *d != "pku");
+    // Beside none, if only others are wanted.
+    let others = domains.iter().map(|domain| domain.name()).filter(|domain| *domain != "none");
+    let domains = std::iter::once("none").chain(others);
     // In the order of the loads, and the domains of each together.
     let mut samples: BTreeMap<(usize, &str), Vec<(f64, f64)>> = BTreeMap::new();
     for _ in 0..runs {

@@ -1,4 +1,5 @@
 //! What keeps a program out of the memory of its dataplane.
+use crate::wall::has_keys;
 use clap::ValueEnum;
 
 /// What keeps the program out of its dataplane's memory.
@@ -14,6 +15,16 @@ pub enum Domain {
 }
 
 impl Domain {
+    /// Those of `wanted`, or if it names none, all that this machine has.
+    pub fn or_all(wanted: &[Domain]) -> Vec<Domain> {
+        let all = || {
+            let keys = has_keys().is_ok();
+            let domains = [Domain::None, Domain::Process, Domain::Pku];
+            domains.into_iter().filter(move |domain| keys || *domain != Domain::Pku)
+        };
+        if wanted.is_empty() { all().collect() } else { wanted.to_vec() }
+    }
+
     /// As in `--domain`.
     pub fn name(self) -> &'static str {
         match self {
@@ -33,5 +44,18 @@ impl Domain {
             }
             Domain::Pku => "domain pku: protection keys keep the program out of the dataplane",
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_word_all_domains_of_the_machine_are_meant() {
+        assert_eq!(Domain::or_all(&[Domain::Process]), [Domain::Process]);
+        let all = Domain::or_all(&[]);
+        assert_eq!(all[..2], [Domain::None, Domain::Process]);
+        assert_eq!(all.contains(&Domain::Pku), has_keys().is_ok());
     }
 }
