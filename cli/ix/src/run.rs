@@ -109,6 +109,7 @@ pub fn main(args: &RunArgs) -> Result<u8> {
         pids: args.pids_max,
         memory_bytes: args.memory_max,
         takes_turns: program_cpus.len() == 1 && program_cpus == settings.cpus(),
+        has_dataplane: wall != Domain::Process,
         cpus: program_cpus.clone(),
     })?;
     let marks = marks(program_user, root.as_ref(), own_user.as_ref())?;

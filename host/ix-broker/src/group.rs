@@ -44,7 +44,11 @@ use std::time::{Duration, Instant};
 /// Names of groups begin with this.
 const PREFIX: &str = "ix-";
 /// Controllers that bound the program.
-const BOUNDS: [&str; 3] = ["pids", "memory", "cpuset"];
+const BOUNDS: [&str; 4] = ["pids", "memory", "cpuset", HUGE_PAGES];
+/// The one that counts reserved huge pages.
+const HUGE_PAGES: &str = "hugetlb";
+/// Where Linux says how many of each size are reserved.
+const RESERVED: &str = "/sys/kernel/mm/hugepages";
 /// The one that divides processor time.
 const SHARE: &str = "cpu";
 /// In version 2: the groups below that of the run.
@@ -71,6 +75,9 @@ pub struct Bounds {
     pub cpus: Vec<usize>,
     /// These are one hardware thread, on which program and dataplane take turns.
     pub takes_turns: bool,
+    /// The dataplane, whose packet memory may be reserved huge pages, is the program's process. Else
+    /// the program leaves half of them to others.
+    pub has_dataplane: bool,
 }
 
 /// The groups of one run, in each hierarchy. Dropping this removes them.
@@ -169,6 +176,9 @@ impl Group {
                     Err(_) if !place.is_v2 => group.forget(&folder),
                     Err(_) => {}
                 }
+            }
+            if has(HUGE_PAGES) && !bounds.has_dataplane {
+                leave_huge_pages(&place, &folder);
             }
             if has(SHARE) {
                 // An error leaves the dataplane in the group of this process.
@@ -386,6 +396,38 @@ fn half_of_all() -> Option<u64> {
     Some(most / 2)
 }
 
+/// Bounds a group to half of the huge pages of each size that are reserved, or that Linux may still
+/// reserve: anybody may map them, and a dataplane that finds none is slower. What cannot be bounded
+/// is not: the kernel is older (Linux 5.7), or has no such controller.
+fn leave_huge_pages(place: &Place, folder: &Path) {
+    for entry in fs::read_dir(RESERVED).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let kb = name.to_str().and_then(|name| name.strip_prefix("hugepages-")?.strip_suffix("kB"));
+        let Some(kb) = kb.and_then(|kb| kb.parse::<u64>().ok()) else { continue };
+        let number = |file: &str| -> u64 {
+            let text = fs::read_to_string(entry.path().join(file)).unwrap_or_default();
+            text.trim().parse().unwrap_or(0)
+        };
+        let pages = number("nr_hugepages") + number("nr_overcommit_hugepages");
+        if pages > 0 {
+            let bytes = pages / 2 * (kb << 10);
+            let _ = write(folder, &limit_of_huge_pages(kb, place.is_v2), &bytes.to_string());
+        }
+    }
+}
+
+/// The file of a group's limit on huge pages of this size: on those that are set aside for
+/// mappings, so that `mmap` fails, and no access.
+fn limit_of_huge_pages(kb: u64, is_v2: bool) -> String {
+    let size = match kb {
+        kb if kb >= 1 << 20 => format!("{}GB", kb >> 20),
+        kb if kb >= 1 << 10 => format!("{}MB", kb >> 10),
+        kb => format!("{kb}KB"),
+    };
+    let limit = if is_v2 { "max" } else { "limit_in_bytes" };
+    format!("{HUGE_PAGES}.{size}.rsvd.{limit}")
+}
+
 fn write(folder: &Path, file: &str, text: &str) -> io::Result<()> {
     // Never made: files of groups exist, or the kernel lacks the controller.
     let mut options = OpenOptions::new();
@@ -517,6 +559,13 @@ fn places(groups: &str, mounts: &str) -> Vec<Place> {
 mod tests {
     use super::*;
     use std::process::Command;
+
+    #[test]
+    fn limits_on_huge_pages_are_named_by_their_size() {
+        assert_eq!(limit_of_huge_pages(2048, true), "hugetlb.2MB.rsvd.max");
+        assert_eq!(limit_of_huge_pages(1 << 20, false), "hugetlb.1GB.rsvd.limit_in_bytes");
+        assert_eq!(limit_of_huge_pages(64, true), "hugetlb.64KB.rsvd.max");
+    }
 
     #[test]
     fn groups_are_found_below_the_mounts_of_their_hierarchies() {

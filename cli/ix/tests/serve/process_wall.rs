@@ -9,9 +9,11 @@ use ix_sys::user_namespace::UserNamespace;
 use std::io::Read;
 use std::net::TcpStream;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// The attacker says so when it has attacked.
@@ -127,6 +129,64 @@ fn others_can_neither_read_nor_signal_a_dataplane() {
     assert!(!said.contains("signalled"), "{said}");
     echoes(&net);
     service.finish(PATIENCE);
+}
+
+/// From its first instruction on a dataplane is root's to read and to trace, and not its own user's:
+/// Linux gives the files of a process that can be traced to the user whom it runs as.
+#[test]
+fn a_dataplane_that_starts_is_never_its_own_users_to_read() {
+    const STARTS: usize = 5;
+    let name = "a_dataplane_that_starts_is_never_its_own_users_to_read";
+    if !ix_sys::process::is_root() {
+        return skip(name, Need::Root, "a dataplane has no user of its own");
+    }
+    let Some(net) = TestNet::new(name, Nic::Tap, 1) else { return };
+    let is_over = AtomicBool::new(false);
+    let (seen, readable) = std::thread::scope(|scope| {
+        let watch = scope.spawn(|| watch_owners(&is_over));
+        for _ in 0..STARTS {
+            net.serve_with(&DOMAIN, &["64"]).finish(PATIENCE);
+        }
+        is_over.store(true, Ordering::Relaxed);
+        watch.join().expect("no panic")
+    });
+    assert!(seen >= STARTS, "{seen} looks");
+    assert_eq!(readable, Vec::<String>::new());
+}
+
+/// Looks at young processes of users that are given to dataplanes, until it is over. Returns how
+/// often one was looked at, and each time that its memory was not root's.
+fn watch_owners(is_over: &AtomicBool) -> (usize, Vec<String>) {
+    const USERS: std::ops::RangeInclusive<u32> = 61_184..=65_519;
+    const YOUNG: Duration = Duration::from_secs(1);
+    let newest = || -> i32 {
+        let text = std::fs::read_to_string("/proc/loadavg").expect("there");
+        text.split_whitespace().nth(4).and_then(|word| word.parse().ok()).expect("a number")
+    };
+    let user_of = |process: i32| -> Option<u32> {
+        let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+        let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+        line.split_whitespace().nth(1)?.parse().ok()
+    };
+    let (mut young, mut last) = (Vec::new(), newest());
+    let (mut seen, mut readable) = (0, Vec::new());
+    while !is_over.load(Ordering::Relaxed) {
+        let now = newest();
+        young.extend((last + 1..=now).map(|process| (process, Instant::now())));
+        last = now;
+        young.retain(|(_, since)| since.elapsed() < YOUNG);
+        for (process, since) in &young {
+            let Some(user) = user_of(*process).filter(|user| USERS.contains(user)) else {
+                continue;
+            };
+            let Ok(memory) = std::fs::metadata(format!("/proc/{process}/mem")) else { continue };
+            seen += 1;
+            if memory.uid() != 0 {
+                readable.push(format!("{process} of {user} after {:?}", since.elapsed()));
+            }
+        }
+    }
+    (seen, readable)
 }
 
 /// What the program shares is what it may use, and no more: it can write calls and transmit memory,
@@ -292,6 +352,53 @@ fn searches_for_ports_in_vain_do_not_stop_an_elastic_thread() {
     }
 }
 
+/// A program whose sockets listen to many sources of a group, and then to thousands of groups that
+/// begin and end without a pause, does not stop its elastic thread. What operators command is done
+/// and answered, the client of another dataplane is served, and nothing grows without end.
+#[test]
+fn groups_without_a_pause_stop_neither_an_elastic_thread_nor_its_commands() {
+    /// Far below what it took to put the sources together for each call: minutes.
+    const LONGEST_MS: u64 = 2_000;
+    const COMMANDS: u64 = 20;
+    /// One that is not answered is given up after 1.1 s.
+    const ANSWER: Duration = Duration::from_millis(900);
+    const GROWN_KB: u64 = 32 << 10;
+    let name = "groups_without_a_pause_stop_neither_an_elastic_thread_nor_its_commands";
+    let Some(net) = TestNet::new(name, Nic::Afxdp, 1) else { return };
+    let attacker = support::build_program("ix-attacker");
+    let flags = [&DOMAIN[..], &["--posix", "off", "--user", USER]].concat();
+    let service = net.start_env(&[], &flags, &[attacker.to_str().expect("text"), "groups"]);
+    let line = service.process.wait_for("sources of a group: ", PATIENCE);
+    let took = line.split(' ').nth(4).expect("a word").parse::<u64>().expect("a number");
+    assert!(took < LONGEST_MS, "{line}");
+    service.process.wait_for("without a pause", PATIENCE);
+    std::thread::sleep(Duration::from_secs(1));
+    let dataplane = service.dataplane();
+    let before = resident_kb(dataplane);
+    for nth in 0..COMMANDS {
+        let since = Instant::now();
+        let refused = service.client().thread("park", 0).expect_err("the last thread");
+        let took = since.elapsed();
+        assert!(refused.contains("last") && took < ANSWER, "{nth}: {refused}, after {took:?}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let now = resident_kb(dataplane);
+    assert!(now < before + GROWN_KB, "{before} KB, {now} KB now");
+    let broker = cpu_time(service.process.pid());
+    std::thread::sleep(Duration::from_secs(1));
+    let used = cpu_time(service.process.pid()) - broker;
+    assert!(used < Duration::from_millis(500), "its broker used {used:?} of a second");
+    // It never waits, so it hears no other signal.
+    service.process.signal(libc::SIGKILL);
+}
+
+/// What a process has in memory.
+fn resident_kb(process: i32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).expect("status");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("its memory");
+    line.split_ascii_whitespace().next().expect("a word").parse().expect("a number")
+}
+
 /// Starts a program that speaks with its broker itself.
 fn start_part(net: &TestNet, what: &str) -> Service {
     let attacker = support::build_program("ix-attacker");
@@ -310,6 +417,13 @@ fn a_program_that_fails_and_lives_on_does_not_hold_up_its_broker() {
     assert_eq!(status.code(), Some(125), "{said:#?}");
     let why = "farewell, says the attacker";
     assert!(said.iter().any(|line| line.contains(why)), "{said:#?}");
+    assert_no_line_is_the_programs(&said);
+}
+
+/// What a program says is a part of a line, and moves no cursor.
+fn assert_no_line_is_the_programs(said: &[String]) {
+    let forged = |line: &String| line.starts_with("ix: all is well") || line.contains('\u{1b}');
+    assert!(!said.iter().any(forged), "{said:#?}");
 }
 
 /// A process speaks for itself only, and of what it was told last, and ends only a dataplane that
@@ -330,6 +444,7 @@ fn a_dataplane_is_not_ended_by_what_one_process_says() {
         let is_it = |line: &String| line.contains("gets no part of the dataplane: farewell");
         let is_said = service.process.said().iter().any(is_it);
         assert_eq!(is_said, what == "farewell-beside", "{:#?}", service.process.said());
+        assert_no_line_is_the_programs(&service.process.said());
         service.process.terminate();
     }
 }
@@ -846,6 +961,59 @@ fn a_program_is_bounded_by_a_group_that_goes_with_its_run() {
         net.serve_with(&DOMAIN, &["64"]).finish(PATIENCE);
         !left(killed)
     });
+}
+
+/// Maps huge pages until Linux refuses, uses them, and says how many there were.
+const HUGE: &str = "
+import mmap
+held = []
+try:
+    while len(held) < 1000:
+        held.append(mmap.mmap(-1, 2 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x40000))
+        held[-1][0] = 1
+except OSError: pass
+print('huge pages:', len(held), flush=True)
+";
+
+/// Anybody may map the huge pages that an administrator has reserved, for dataplanes mostly. A
+/// program leaves half of them to others.
+#[test]
+fn a_program_leaves_half_of_the_reserved_huge_pages_to_others() {
+    const RESERVED: &str = "/proc/sys/vm/nr_hugepages";
+    const MORE: u64 = 8;
+    let name = "a_program_leaves_half_of_the_reserved_huge_pages_to_others";
+    if !Path::new("/usr/bin/python3").exists() {
+        return skip(name, Need::Program("apt install python3"), "no python3");
+    }
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").expect("mounts");
+    let unified = mounts.lines().find(|line| line.contains(" - cgroup2 "));
+    let unified = unified.and_then(|line| line.split(' ').nth(4)).unwrap_or("/sys/fs/cgroup");
+    let has = |file: &str| {
+        let text = std::fs::read_to_string(Path::new(unified).join(file)).unwrap_or_default();
+        text.split_whitespace().any(|word| word == "hugetlb")
+    };
+    let Some(net) = TestNet::new(name, Nic::Tap, 1) else { return };
+    if !has("cgroup.controllers") {
+        return skip(name, Need::Kernel("the hugetlb controller of cgroup2"), "it is not there");
+    }
+    let number = || -> u64 {
+        let text = std::fs::read_to_string(RESERVED).expect("a number");
+        text.trim().parse().expect("a number")
+    };
+    let before = number();
+    std::fs::write(RESERVED, (before + MORE).to_string()).expect("root may");
+    let all = number();
+    let python = ["/usr/bin/python3", "-c", HUGE];
+    let flags = [&DOMAIN[..], &["--posix", "off", "--user", USER]].concat();
+    let service = net.start_env(&[], &flags, &python);
+    let line = service.process.wait_for("huge pages:", PATIENCE);
+    service.process.wait(PATIENCE);
+    std::fs::write(RESERVED, before.to_string()).expect("as before");
+    if all < before + MORE {
+        return skip(name, Need::Kernel("free memory of 16 MB"), format!("{all} huge pages"));
+    }
+    let count: u64 = line.rsplit(' ').next().expect("a word").parse().expect("a number");
+    assert!(count > 0 && count <= all / 2, "{count} of {all}");
 }
 
 /// A broker without rights has the user of its program. It has what the program must not have.
