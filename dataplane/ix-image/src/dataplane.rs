@@ -19,6 +19,7 @@ use std::ffi::{CStr, c_char, c_int};
 use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 /// How long connections may take to end in order, µs.
 const PATIENCE_US: u64 = 300_000;
@@ -58,6 +59,10 @@ pub fn main(channel: Channel) -> c_int {
     }
 }
 
+/// An elastic thread that has not come back by then, whatever it does, is not waited for: ports and
+/// queues are free for the next run, though peers are told nothing.
+const LATE: Duration = Duration::from_secs(1);
+
 /// What the broker has given.
 struct Begun {
     dataplane: Dataplane,
@@ -95,7 +100,12 @@ fn run(channel: &Channel) -> Result<(), String> {
         attached.serve(channel.as_fd());
         ends.store(true, Ordering::SeqCst);
         dataplane.end_requests();
+        let until = Instant::now() + LATE;
         while left.load(Ordering::Acquire) > 0 {
+            if Instant::now() >= until {
+                // SAFETY: ends the process.
+                unsafe { sys::syscall(libc::SYS_exit_group, [1, 0, 0, 0, 0, 0]) };
+            }
             std::thread::yield_now();
         }
         dataplane.end_guard();
