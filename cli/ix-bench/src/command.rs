@@ -76,6 +76,9 @@ pub enum BenchCommand {
     /// Echo of somebody else's server beside IX and Linux: `ix bench peer -- COMMAND`
     #[command(long_about = crate::peer::HELP)]
     Peer(crate::peer::PeerArgs),
+    /// Servers that know nothing of IX, on Linux and on IX: `ix bench program -- COMMAND`
+    #[command(long_about = crate::program::HELP)]
+    Program(crate::program::ProgramArgs),
     /// Cost of a crossing into the dataplane, a system call and a round trip between two processes;
     /// programs with and without the wall
     Gate(GateArgs),

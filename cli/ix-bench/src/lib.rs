@@ -27,6 +27,7 @@ pub mod peer;
 mod ping;
 mod plan;
 mod process;
+pub mod program;
 mod rates;
 mod remarks;
 pub mod report;
@@ -74,6 +75,7 @@ pub fn main(command: &BenchCommand) -> Result<()> {
         BenchCommand::Fairness(args) => ("fairness", args),
         BenchCommand::Hostile(args) => ("hostile", args),
         BenchCommand::Peer(args) => ("peer", &args.bench),
+        BenchCommand::Program(args) => ("program", &args.bench),
         BenchCommand::Gate(args) => return gate::main(args),
         BenchCommand::Rates(args) => return rates::main(args),
         BenchCommand::Pareto(args) => return pareto::main(args),
@@ -101,7 +103,10 @@ pub fn main(command: &BenchCommand) -> Result<()> {
     let usual = (name == "migration").then_some(Device::Memif);
     let (device, why) = choose_device(args.device.or(usual))?;
     let peer = if let BenchCommand::Peer(args) = command { Some(args.end(device)?) } else { None };
-    let mut report = run(name, args, device, own_command(), peer)?;
+    let mut report = match command {
+        BenchCommand::Program(args) => run_programs(args, device)?,
+        _ => run(name, args, device, own_command(), peer)?,
+    };
     report.notes.extend(why);
     report.publish(&args.output)
 }
@@ -177,6 +182,16 @@ fn run(
         _ => {}
     }
     Ok(Report { bench: name.to_owned(), machine, rows, notes, command })
+}
+
+/// Runs `ix bench program` on a private link.
+fn run_programs(args: &program::ProgramArgs, device: Device) -> Result<Report> {
+    let lab = Lab::in_domains(device, &args.bench.domain)?;
+    let machine = Machine::read();
+    eprintln!("ix: {}", machine.summary());
+    let mut notes = common_notes(&lab);
+    let rows = program::measure(&lab, args, &mut notes)?;
+    Ok(Report { bench: "program".to_owned(), machine, rows, notes, command: own_command() })
 }
 
 /// Chooses the device; also returns why if the user did not. Without root this moves the process

@@ -17,6 +17,8 @@ pub enum Program {
     Memcached,
     /// Debian's haproxy; on IX unmodified.
     Haproxy,
+    /// A command that the user names, in the arguments; on IX unmodified.
+    Named,
 }
 
 impl Program {
@@ -28,12 +30,13 @@ impl Program {
             Program::Kv => "ix-kv",
             Program::Memcached => "memcached",
             Program::Haproxy => "haproxy",
+            Program::Named => "program",
         }
     }
 
     /// Whether it is an unmodified program: not ours, and on Linux sockets unless IX provides them.
     pub fn is_unmodified(self) -> bool {
-        matches!(self, Program::Memcached | Program::Haproxy)
+        matches!(self, Program::Memcached | Program::Haproxy | Program::Named)
     }
 }
 
@@ -102,6 +105,13 @@ impl Serve {
 impl Serve {
     /// Name and arguments of an unmodified program; memcached's are those of IX's bench_memcached.
     pub(super) fn of_unmodified(&self, address: IpAddr, port: u16) -> Vec<OsString> {
+        if self.program == Program::Named {
+            let words = [("{address}", address.to_string()), ("{port}", port.to_string())];
+            let filled = |text: &String| {
+                words.iter().fold(text.clone(), |text, (word, value)| text.replace(word, value))
+            };
+            return self.arguments.iter().map(|text| filled(text).into()).collect();
+        }
         let mut args: Vec<OsString> = vec![self.program.name().into()];
         args.extend(self.arguments.iter().map(OsString::from));
         if self.program == Program::Haproxy {
