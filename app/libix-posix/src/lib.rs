@@ -122,3 +122,4 @@ mod table;
 mod thrift;
 mod trap;
 mod unsupported;
+mod uring;

@@ -28,6 +28,10 @@ pub enum Once {
     OwnNamespace,
     /// A filter of system calls that refuses what IX needs.
     Filter,
+    /// Operations of io_uring on sockets of IX.
+    Uring,
+    /// An io_uring that Linux is to poll.
+    UringPoll,
 }
 
 static SAID: AtomicU64 = AtomicU64::new(0);

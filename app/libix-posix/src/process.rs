@@ -359,6 +359,8 @@ impl Core {
         elastic_thread::forked();
         (self.wakeups, self.stay_out, self.waits_to_serve) = (Wakeups::none(), 0, false);
         self.in_reserve = false;
+        // Their second mapping is the parent's.
+        self.rings.clear();
         self.asks_again = None;
         self.cancelled.clear();
         if let Some(fd) = self.quiet_sets.take() {

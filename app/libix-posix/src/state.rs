@@ -13,6 +13,7 @@ use crate::slab::{Id, Slab};
 use crate::socket::{Kind, Socket};
 use crate::stream::Phase;
 use crate::thrift::Thrift;
+use crate::uring::Ring;
 use crate::waiter::Wakeups;
 use ix_abi::Congestion;
 use libix::engine::Ending;
@@ -93,6 +94,8 @@ pub struct Core {
     pub afloat_again_us: u64,
     /// The process that was last given a connection.
     pub kin_turn: usize,
+    /// The program's rings of io_uring.
+    pub rings: Vec<Ring>,
 }
 
 impl Core {
@@ -134,6 +137,7 @@ impl Core {
             afloat: Vec::new(),
             afloat_again_us: 0,
             kin_turn: 0,
+            rings: Vec::new(),
         }
     }
 

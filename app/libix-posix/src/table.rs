@@ -178,7 +178,12 @@ pub const TABLE: &[Row] = &[
         "corners direct",
     ),
     (
-        "io_uring, other direct system calls, calls inside the C library (stdio on a socket, getaddrinfo)",
+        "io_uring_setup, io_uring_enter, io_uring_register (by syscall(), by liburing, or by the program's own instructions where those come here)",
+        "Linux's, for its own files. Of operations on a socket of IX `close`, `epoll_ctl`, `shutdown`, `bind` and `listen` are done at once, as is `socket`; the others complete with EOPNOTSUPP, and the log says so once. A program that asks which operations there are (IORING_REGISTER_PROBE) finds those of sockets missing. IORING_SETUP_SQPOLL: EPERM; IORING_REGISTER_RING_FDS, IORING_SETUP_REGISTERED_FD_ONLY: EINVAL",
+        "programs_with_io_uring_fall_back_to_epoll",
+    ),
+    (
+        "other direct system calls, calls inside the C library (stdio on a socket, getaddrinfo)",
         "not intercepted: Linux's",
         "none",
     ),
@@ -262,6 +267,7 @@ mod tests {
             + &read("../../cli/ix/tests/programs/processes.rs")
             + &read("../../cli/ix/tests/programs/process_cases.rs")
             + &read("../../cli/ix/tests/programs/own_calls.rs")
+            + &read("../../cli/ix/tests/programs/uring.rs")
             + &read("../../cli/ix/tests/programs/served/sshd.rs")
             + &read("src/route.rs");
         let corners = read("tests/programs/corners.c")

@@ -1,5 +1,5 @@
 //! Calls about descriptors.
-use super::{answer, fail};
+use super::{answer, fail, uring};
 use crate::fds::{self, Entry};
 use crate::lock::lock;
 use crate::ops::{self, Instead};
@@ -17,6 +17,9 @@ const SIOCOUTQNSD: c_ulong = 0x894b;
 pub unsafe extern "C" fn close(fd: c_int) -> c_int {
     match fds::get(fd) {
         Entry::Linux => {
+            if uring::are_any() {
+                uring::closes(fd as u32, fd as u32);
+            }
             // SAFETY: the C library's `close` gets the program's own arguments.
             let result = unsafe { real::close(fd) };
             numbers::freed(fd);
@@ -45,6 +48,9 @@ pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) 
         }
         // SAFETY: the C library's `close_range` gets the program's own arguments.
         return unsafe { real::close_range(first, last, flags) };
+    }
+    if uring::are_any() {
+        uring::closes(first, last);
     }
     let mut from = first;
     let mut result = 0;

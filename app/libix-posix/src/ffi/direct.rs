@@ -1,8 +1,9 @@
 //! `syscall(2)`. Libraries use it for calls that older C libraries do not have. Of those about
-//! sockets, calls for several datagrams and `close` are common, and handled here. All others go on
-//! unchanged.
+//! sockets, calls for several datagrams, `close` and those of io_uring are common, and handled here.
+//! All others go on unchanged.
 use super::descriptors::close;
 use super::transfer::{recvmmsg, sendmmsg};
+use super::uring;
 use crate::{fds, signals};
 use libc::{c_int, c_long, c_uint};
 
@@ -34,6 +35,11 @@ pub unsafe extern "C" fn syscall(
             libc::SYS_close if fds::is_ours(fd) && !signals::is_held() => {
                 return close(fd).into();
             }
+            libc::SYS_io_uring_setup | libc::SYS_io_uring_enter | libc::SYS_io_uring_register => {
+                uring::call(number, [a, b, c, d, e, f])
+            }
+            // A ring's memory must not keep it.
+            libc::SYS_close if uring::are_any() && !signals::is_held() => return close(fd).into(),
             _ => bare(number, [a, b, c, d, e, f]),
         }
     };
@@ -49,7 +55,7 @@ pub unsafe extern "C" fn syscall(
 ///
 /// # Safety
 /// As the system call.
-unsafe fn bare(number: c_long, [a, b, c, d, e, f]: [c_long; 6]) -> c_long {
+pub(super) unsafe fn bare(number: c_long, [a, b, c, d, e, f]: [c_long; 6]) -> c_long {
     let result;
     // SAFETY: Linux's convention on x86-64; what the call does to memory is the caller's promise.
     unsafe {

@@ -15,6 +15,7 @@ pub mod passing;
 pub mod process;
 pub mod sockets;
 pub mod transfer;
+pub mod uring;
 pub mod waits;
 
 use crate::ops::{self, Instead, Outcome};

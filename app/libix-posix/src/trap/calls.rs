@@ -4,7 +4,7 @@ use super::context::{self, Context};
 use super::frame::{Frame, Registers, SYSCALL};
 use super::ways::{Way, new_numbers, way};
 use super::{actions, beside, threads};
-use crate::ffi::{descriptors, execute, passing, process, sockets, transfer, waits};
+use crate::ffi::{descriptors, execute, passing, process, sockets, transfer, uring, waits};
 use crate::mem::is_possible;
 use crate::{fds, kept_numbers, limited, log, outside, real, serving};
 use libc::{c_int, c_long};
@@ -93,6 +93,7 @@ pub fn is_for_library(registers: &Registers) -> bool {
         (_, libc::SYS_newfstatat | libc::SYS_statx) => fds::get(a as c_int) == fds::Entry::Kept,
         (_, libc::SYS_recvmsg | libc::SYS_sendmsg) => ours(a) || has_control(b),
         (_, libc::SYS_splice) => ours(a) || ours(c),
+        (_, libc::SYS_close) => ours(a) || uring::are_any(),
         (_, libc::SYS_fcntl) => {
             ours(a) || b as c_int == libc::F_DUPFD || b as c_int == libc::F_DUPFD_CLOEXEC
         }
@@ -242,6 +243,16 @@ pub fn plain(number: i64, arguments: [u64; 6]) -> Option<Outcome> {
             }
             libc::SYS_poll => linux(waits::poll(at(a), b, c as c_int)),
             libc::SYS_select => linux(waits::select(fd, at(b), at(c), at(d), at(e))),
+            libc::SYS_io_uring_setup => Outcome::Done(uring::setup(a, at(b))),
+            libc::SYS_io_uring_enter => match uring::before_enter(fd, b as u32, d) {
+                // It may wait, as the program itself.
+                Ok(()) => Outcome::Linux,
+                Err(errno) => Outcome::Done(-c_long::from(errno)),
+            },
+            libc::SYS_io_uring_register => {
+                let arguments = [a, b, c, d, e, f].map(|argument| argument as c_long);
+                Outcome::Done(uring::call(number, arguments))
+            }
             made if new_numbers(made) > 0 => with_room(new_numbers(made)),
             libc::SYS_setrlimit => linux(process::setrlimit(fd, at(b))),
             libc::SYS_prlimit64 => linux(process::prlimit(fd, b as c_int, at(c), at(d))),

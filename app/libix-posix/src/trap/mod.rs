@@ -88,7 +88,8 @@ extern "C" fn begin() {
     if wanted == Intercepts::Trapped {
         REWRITES.store(false, Ordering::Relaxed);
     }
-    if beside::is_program() || !(wanted != Intercepts::Recognised || sites::is_go()) {
+    let has_own = || wanted != Intercepts::Recognised || sites::is_go() || sites::has_liburing();
+    if beside::is_program() || !has_own() {
         return;
     }
     if let Err(why) = start(How::Both) {

@@ -282,6 +282,32 @@ pub fn is_go() -> bool {
     found
 }
 
+/// Whether the library of io_uring is loaded, which makes its calls by instructions of its own.
+pub fn has_liburing() -> bool {
+    let mut found = false;
+    // SAFETY: the function gets a pointer to `found`, which outlives the call.
+    unsafe { libc::dl_iterate_phdr(Some(look_for_name), (&raw mut found).cast()) };
+    found
+}
+
+/// # Safety
+/// What `dl_iterate_phdr` passes, and a `bool`.
+unsafe extern "C" fn look_for_name(
+    object: *mut libc::dl_phdr_info,
+    _: usize,
+    found: *mut c_void,
+) -> libc::c_int {
+    const NAME: &[u8] = b"liburing";
+    // SAFETY: the caller's promise: the name of an object that is loaded.
+    unsafe {
+        let name = (*object).dlpi_name;
+        let name = if name.is_null() { c"" } else { core::ffi::CStr::from_ptr(name) };
+        let file = name.to_bytes().rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+        *found.cast::<bool>() |= file.starts_with(NAME);
+        (*found.cast::<bool>()).into()
+    }
+}
+
 /// # Safety
 /// What `dl_iterate_phdr` passes, and a `bool`.
 unsafe extern "C" fn look_for_note(

@@ -71,7 +71,10 @@ pub const fn way(number: i64) -> Way {
         | libc::SYS_dup2
         | libc::SYS_dup3
         | libc::SYS_epoll_create
-        | libc::SYS_epoll_create1 => Way::Asks,
+        | libc::SYS_epoll_create1
+        | libc::SYS_io_uring_setup
+        | libc::SYS_io_uring_enter
+        | libc::SYS_io_uring_register => Way::Asks,
         made if new_numbers(made) > 0 => Way::Asks,
         libc::SYS_ppoll
         | libc::SYS_pselect6

@@ -14,4 +14,5 @@ mod process_cases;
 mod processes;
 mod served;
 mod slow_readers;
+mod uring;
 mod whose;
