@@ -292,6 +292,118 @@ fn programs_that_limit_themselves_are_left_as_they_are() {
     }
 }
 
+/// A program that checks its own code finds it changed, unless `--syscalls trap` says to leave it.
+#[test]
+fn code_that_a_program_checks_is_left_alone_by_trap() {
+    let test = "code_that_a_program_checks_is_left_alone_by_trap";
+    let Some(program) = compile_named(test, "own_text", "cc", "gcc libc6-dev") else { return };
+    for (syscalls, found) in [("auto", "has changed"), ("trap", "is as it was")] {
+        let Some(net) = TestNet::new(test, Nic::Tap, 1) else { return };
+        let flags = [&WALL[..], &["--syscalls", syscalls]].concat();
+        let service = net.start_env(&[], &flags, &[text(&program), "10.88.0.2", "7"]);
+        let (status, said) = service.process.wait(PATIENCE);
+        assert!(status.success(), "{syscalls}: {said:#?}");
+        assert!(said.contains(&format!("the code {found}")), "{syscalls}: {said:#?}");
+    }
+}
+
+/// A server of Rust's standard library, statically linked with musl.
+#[test]
+fn a_static_server_in_rust_is_ixs() {
+    let test = "a_static_server_in_rust_is_ixs";
+    let target = "x86_64-unknown-linux-musl";
+    let program = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(test);
+    let mut rustc = Command::new(std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
+    let has_target = rustc.args(["--print", "sysroot"]).output().is_ok_and(|output| {
+        let sysroot = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        Path::new(&sysroot).join("lib/rustlib").join(target).join("lib").exists()
+    });
+    if !has_target {
+        let need = Need::Program("rustup target add x86_64-unknown-linux-musl");
+        return skip(test, need, "Rust's standard library is not there for musl");
+    }
+    let mut rustc = Command::new(std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
+    rustc.args(["--edition", "2024", "-O", "--target", target, "-o"]).arg(&program);
+    let output = rustc.arg(format!("{SOURCES}/static_threads.rs")).output().expect("rustc runs");
+    assert!(output.status.success(), "{}", errors(&output));
+    let Some(net) = TestNet::new(test, Nic::Afxdp, 1) else { return };
+    let service = net.start_env(&[], &WALL, &[text(&program), &SERVICE.to_string()]);
+    service.process.wait_for("ready", PATIENCE);
+    let request = "GET / HTTP/1.0\r\nHost: x\r\n\r\n";
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                for _ in 0..25 {
+                    let (_, body) = http(&net.client, &SERVICE.to_string(), request);
+                    assert_eq!(body, format!("hello, {CLIENT}"));
+                }
+            });
+        }
+    });
+    // The C library that comes with Rust is compiled for size: it leaves no room for jumps, so calls
+    // go on trapping.
+    let [trapped, rewritten] = calls_of(&service, |[trapped, others]| trapped + others > 1000);
+    assert!(trapped + rewritten > 1000, "{trapped} trapped, {rewritten} did not");
+    let said = service.process.said();
+    assert!(said.contains(&"ix: listening on 10.88.0.2:7: IX".to_owned()), "{said:#?}");
+    assert!(!said.iter().any(|line| line.starts_with("a connection:")), "{said:#?}");
+}
+
+/// Programs that cannot have IX are executed as Linux does it, by a program that has IX, and one
+/// line names the first of them: set-uid, of 32 bits, for another machine (which Linux refuses).
+#[test]
+fn programs_that_cannot_have_ix_are_executed_without_it() {
+    let test = "programs_that_cannot_have_ix_are_executed_without_it";
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+    let [other_user, small, foreign] =
+        ["set-uid", "32-bits", "other-machine"].map(|name| folder.join(format!("{test}-{name}")));
+    let executable = |path: &Path, mode| {
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
+        std::fs::set_permissions(path, mode).expect("rights");
+    };
+    for (path, machine) in [(&other_user, None), (&foreign, Some(183))] {
+        let mut file = std::fs::read("/bin/echo").expect("a program");
+        file[18] = machine.unwrap_or(file[18]);
+        let _ = std::fs::remove_file(path);
+        std::fs::write(path, file).expect("a file");
+        executable(path, 0o755);
+    }
+    if std::os::unix::fs::chown(&other_user, Some(65534), None).is_err() {
+        return skip(test, Need::Root, "only root gives files away");
+    }
+    executable(&other_user, 0o4755);
+    // Of 32 bits, by the system calls of 32 bits alone, so that no library is needed.
+    let source = folder.join(format!("{test}.s"));
+    let code = ".globl _start\n_start: movl $4, %eax\nmovl $1, %ebx\nmovl $text, %ecx\n\
+                movl $8, %edx\nint $0x80\nmovl $1, %eax\nxorl %ebx, %ebx\nint $0x80\n\
+                .data\ntext: .ascii \"32 bits\\n\"\n";
+    std::fs::write(&source, code).expect("a source");
+    let mut cc = Command::new("cc");
+    cc.args(["-m32", "-nostdlib", "-static", "-o"]).arg(&small).arg(&source);
+    let output = cc.output().expect("cc runs");
+    assert!(output.status.success(), "{}", errors(&output));
+    let runs_small = Command::new(&small).output().is_ok_and(|output| output.status.success());
+    if !runs_small {
+        skip_part(test, Need::Kernel("ia32_emulation=1"), "no programs of 32 bits");
+    }
+    let line = format!(
+        "{} set-uid; {}; {} never; echo status $?; echo over",
+        text(&other_user),
+        if runs_small { text(&small) } else { "echo 32 bits" },
+        text(&foreign)
+    );
+    let Some(net) = TestNet::new(test, Nic::Tap, 1) else { return };
+    let service = net.start_env(&[], &WALL, &["/bin/sh", "-c", &line]);
+    let (_, said) = service.process.wait(PATIENCE);
+    // ENOEXEC: the shell takes it for a script then.
+    for expected in ["set-uid", "32 bits", "over"] {
+        assert!(said.iter().any(|line| line == expected), "no `{expected}`: {said:#?}");
+    }
+    assert!(!said.iter().any(|line| line == "never" || line == "status 0"), "{said:#?}");
+    let leaves = said.iter().filter(|line| line.contains("is executed outside of IX"));
+    assert_eq!(leaves.count(), 1, "{said:#?}");
+}
+
 /// A shell executes a static program, which has IX as well.
 #[test]
 fn a_static_program_that_a_shell_executes_is_ixs() {

@@ -679,7 +679,7 @@ fn programs_that_cannot_be_are_refused_in_one_line() {
         skip(test, need, "no C compiler for static programs");
         return;
     }
-    is_refused(&program, &["linked statically", "leave --domain out"]);
+    is_refused("none", &program, &["linked statically", "leave --domain out"]);
     // Whose owner is another one.
     let identity = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("echo-setuid");
     let _ = std::fs::remove_file(&identity);
@@ -690,7 +690,9 @@ fn programs_that_cannot_be_are_refused_in_one_line() {
         std::os::unix::fs::chown(&identity, Some(65534), None).expect("another owner");
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o4755);
         std::fs::set_permissions(&identity, mode).expect("set-uid");
-        is_refused(&identity, &["set-uid"]);
+        for domain in ["none", "process"] {
+            is_refused(domain, &identity, &["set-uid"]);
+        }
     } else {
         skip_part(test, Need::Root, "only root gives files away");
     }
@@ -702,15 +704,17 @@ fn programs_that_cannot_be_are_refused_in_one_line() {
         std::fs::write(&identity, file).expect("a file");
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         std::fs::set_permissions(&identity, mode).expect("executable");
-        is_refused(&identity, &["not for x86-64"]);
+        for domain in ["none", "process"] {
+            is_refused(domain, &identity, &["not for x86-64"]);
+        }
     }
 }
 
 /// In one line, before anything is touched.
-fn is_refused(program: &Path, words: &[&str]) {
+fn is_refused(domain: &str, program: &Path, words: &[&str]) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ix"));
     command
-        .args(["run", "--domain", "none", "--nic", "tap:ixnone", "--addr", "10.88.0.2/16", "--"])
+        .args(["run", "--domain", domain, "--nic", "tap:ixnone", "--addr", "10.88.0.2/16", "--"])
         .arg(program);
     let output = command.output().expect("ix");
     let said = text(&output);

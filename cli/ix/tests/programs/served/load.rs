@@ -1,7 +1,7 @@
 //! Clients that ask a web server all the time, each time on a connection of its own.
 use crate::support::{PATIENCE, SERVICE, TestNet};
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
@@ -19,7 +19,12 @@ pub struct Outcome {
 
 /// One request on a connection of its own; returns the answer's body.
 pub fn ask(path: &str) -> std::io::Result<String> {
-    let mut stream = TcpStream::connect_timeout(&SERVICE.into(), PATIENCE)?;
+    ask_at(SERVICE.into(), path)
+}
+
+/// The same at another address.
+pub fn ask_at(at: SocketAddr, path: &str) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect_timeout(&at, PATIENCE)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.write_all(format!("GET {path} HTTP/1.0\r\nHost: ix\r\n\r\n").as_bytes())?;
     let mut said = String::new();
@@ -36,13 +41,24 @@ pub fn during(
     is_answer: impl Fn(&str) -> bool + Sync,
     meanwhile: impl FnOnce(),
 ) -> Outcome {
+    during_at(net, SERVICE.into(), path, is_answer, meanwhile)
+}
+
+/// The same at another address.
+pub fn during_at(
+    net: &TestNet,
+    at: SocketAddr,
+    path: &str,
+    is_answer: impl Fn(&str) -> bool + Sync,
+    meanwhile: impl FnOnce(),
+) -> Outcome {
     let (is_over, began) = (AtomicBool::new(false), Instant::now());
     let client = || {
         net.client.run(|| {
             let mut outcome = Outcome::default();
             while !is_over.load(Ordering::Relaxed) {
                 let asked_s = began.elapsed().as_secs_f64();
-                match ask(path) {
+                match ask_at(at, path) {
                     Ok(body) if is_answer(&body) => outcome.answers += 1,
                     Ok(body) => outcome.failures.push((asked_s, body)),
                     Err(error) => outcome.failures.push((asked_s, error.to_string())),

@@ -6,10 +6,15 @@ mod gunicorn;
 mod haproxy;
 mod load;
 mod nginx;
+mod others;
 mod page;
+mod php;
 mod postgres;
 mod redis;
+mod runtimes;
 mod sshd;
+mod varnish;
+mod web;
 
 use crate::support::{Nic, Service, TestNet};
 use ix_skip::{Need, skip};
@@ -40,6 +45,19 @@ pub const PROGRAMS: &[Program] = &[
     haproxy::PROGRAM,
     nginx::PROGRAM,
     redis::PROGRAM,
+    varnish::PROGRAM,
+    php::PROGRAM,
+    runtimes::JAVA,
+    runtimes::NODE,
+    runtimes::ASYNCIO,
+    runtimes::PUMA,
+    runtimes::ERLANG,
+    others::GO,
+    others::CGO,
+    others::NODE_EXPORTER,
+    others::STATIC_C,
+    others::STATIC_RUST,
+    others::URING,
     clients::GIT,
     clients::APT,
     clients::IPERF3,
