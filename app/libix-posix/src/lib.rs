@@ -118,8 +118,8 @@ mod send_datagram;
 mod sockopt;
 #[cfg(test)]
 mod table;
-#[cfg(not(test))]
 mod thrift;
+#[cfg(not(test))]
 mod trap;
 mod unsupported;
 mod uring;

@@ -325,7 +325,7 @@ mod tests {
             ..Entry::default()
         };
         let after = before.completed(-libc::EOPNOTSUPP);
-        assert_eq!((after.opcode, after.flags, after.user_data), (NOP, 0xff & !0x21, 77));
+        assert_eq!((after.opcode, after.flags, after.user_data), (NOP, !0x21, 77));
         assert_eq!((after.len as i32, after.op_flags), (-libc::EOPNOTSUPP, INJECT_RESULT));
         assert_eq!((after.personality, after.buffer, after.address), (3, 0, 0));
     }

@@ -114,8 +114,9 @@ impl FlowGroup {
     /// Gives back the memory of slots behind the last flow. Names of flows that were there stay
     /// stale.
     pub fn give_back(&mut self) {
-        let in_use = |chunk: &Box<[Slot; CHUNK]>| chunk.iter().any(|slot| slot.flow.is_some());
-        let kept = self.chunks.iter().rposition(in_use).map_or(0, |last| last + 1);
+        let in_use = |chunk: &[Slot]| chunk.iter().any(|slot| slot.flow.is_some());
+        let last = self.chunks.iter().rposition(|chunk| in_use(&chunk[..]));
+        let kept = last.map_or(0, |last| last + 1);
         for slot in self.chunks[kept..].iter().flat_map(|chunk| chunk.iter()) {
             self.fresh = self.fresh.max(slot.generation);
         }
