@@ -142,8 +142,8 @@ pub struct AllArgs {
     /// Measurements of each point; the medians are reported
     #[arg(long, value_name = "N")]
     pub runs: Option<usize>,
-    /// What keeps the program out of the dataplane's memory, side by side (default: each domain that
-    /// this machine has)
+    /// What keeps the program out of the dataplane's memory, side by side (default: each domain
+    /// that this machine has)
     #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',')]
     pub domain: Vec<Domain>,
 }

@@ -27,8 +27,8 @@ pub struct ChannelUpdates {
 /// After more than this the program is ended, because it prevents reception. Each time its calls
 /// are checked 100 times.
 const REFUSED_MAX: u32 = 1000;
-/// Most messages that wait for room: more than there are ports to be given back. A program makes its
-/// dataplane say more than the broker reads.
+/// Most messages that wait for room: more than there are ports to be given back. A program makes
+/// its dataplane say more than the broker reads.
 const WAITING_MAX: usize = 1 << 17;
 
 impl ChannelUpdates {

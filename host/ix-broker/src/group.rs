@@ -75,8 +75,8 @@ pub struct Bounds {
     pub cpus: Vec<usize>,
     /// These are one hardware thread, on which program and dataplane take turns.
     pub takes_turns: bool,
-    /// The dataplane, whose packet memory may be reserved huge pages, is the program's process. Else
-    /// the program leaves half of them to others.
+    /// The dataplane, whose packet memory may be reserved huge pages, is the program's process.
+    /// Else the program leaves half of them to others.
     pub has_dataplane: bool,
 }
 

@@ -131,8 +131,9 @@ fn linux_keeps_what_is_not_ours() {
 
 /// Frames of the types that a filter names are ours, from filter to filter; all others stay
 /// Linux's.
-/// A group that a program of Linux listens to stays Linux's: an XDP program gives a packet to one of
-/// both, and a program of IX's may name any group. When nobody listens there any more it is ours.
+/// A group that a program of Linux listens to stays Linux's: an XDP program gives a packet to one
+/// of both, and a program of IX's may name any group. When nobody listens there any more it is
+/// ours.
 #[test]
 fn a_group_that_linux_listens_to_stays_linuxs() {
     const PORT: u16 = 5353;

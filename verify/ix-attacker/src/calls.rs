@@ -8,15 +8,14 @@
 use crate::Gate;
 use crate::batches;
 use crate::cookies;
-use crate::groups;
 use crate::hold;
 use crate::raw::{
     call_and_look, call_on_bare_stack, call_with_bases, call_with_flags, call_with_vectors,
 };
 use crate::serve::{self, Echo};
 use ix_abi::{
-    CALLS_MAX, Call, CallSlot, Endpoint, EventSlot, FlowInfo, Handle, SgArray, SgEntry, call_op,
-    error, gate_op, v4,
+    Addr, CALLS_MAX, Call, CallSlot, Endpoint, EventSlot, FlowInfo, Handle, SgArray, SgEntry,
+    SourceList, call_op, error, gate_op, v4,
 };
 use ix_random::Rng;
 use std::cell::RefCell;
@@ -75,7 +74,7 @@ pub const ATTACKS: &[(&str, Attack)] = &[
     }),
     ("all transmit memory", all_memory),
     ("all connections", all_connections),
-    ("all groups", groups::all),
+    ("all groups", all_groups),
     ("all received packets held for ever", hold::datagrams),
     ("all received data of many connections held for ever", hold::streams),
     ("random batched calls", batches::attack),
@@ -292,8 +291,7 @@ fn abort(handle: Handle) -> Call {
     Call::Abort { handle }
 }
 
-/// An answer, or the name of a refusal.
-pub fn say(answer: i64) -> Result<String, String> {
+fn say(answer: i64) -> Result<String, String> {
     const NAMES: [&str; 15] = [
         "",
         "no such call",
@@ -506,6 +504,60 @@ fn all_memory(c: &Calls) -> Result<String, String> {
 fn all_connections(c: &Calls) -> Result<String, String> {
     // In small steps: finding that no port is free checks each of them.
     exhaust(c, 16, CONNECT, abort)
+}
+
+/// A group.
+pub fn group(nth: usize) -> Addr {
+    let [.., b, c, d] = nth.to_be_bytes();
+    v4([239, b, c, d])
+}
+
+/// To all sources of a group, or to none.
+pub fn listen(socket: u32, nth: usize, joins: bool) -> Call {
+    let sources = SourceList { addr: 0, count: 0 };
+    Call::UdpListen { socket, group: group(nth), excludes: joins, sources }
+}
+
+/// A UDP socket of all addresses.
+pub fn bind(c: &Calls, port: u16) -> Result<u32, String> {
+    let socket = c.call(Call::UdpBind { at: at([0; 4], port), cookie: 0 });
+    u32::try_from(socket).map_err(|_| format!("no socket: {socket}"))
+}
+
+/// Joins groups until there is no room, and leaves them all with the socket.
+fn all_groups(c: &Calls) -> Result<String, String> {
+    const PORT: u16 = 7004;
+    const BATCH: usize = 512;
+    const MOST: usize = 1_000_000;
+    let socket = match bind(c, PORT) {
+        Ok(socket) => socket,
+        Err(why) => return Ok(why),
+    };
+    let mut joined = 0;
+    let lack = loop {
+        let batch = if c.control { 1 } else { BATCH };
+        (0..batch).for_each(|slot| c.put(slot, listen(socket, joined + slot, true)));
+        c.run(batch);
+        joined += batch;
+        let lack = (0..batch).map(|slot| c.ret(slot)).find(|answer| *answer < 0);
+        if lack.is_some() || c.control || joined >= MOST {
+            break lack;
+        }
+    };
+    c.call(Call::UdpUnbind { socket });
+    let again = match bind(c, PORT) {
+        Ok(socket) => {
+            let again = c.call(listen(socket, 0, true));
+            c.call(Call::UdpUnbind { socket });
+            again
+        }
+        Err(why) => return Ok(why),
+    };
+    match lack {
+        _ if again < 0 => Ok(format!("afterwards there was nothing any more: {again}")),
+        Some(lack) => say(lack),
+        None => Ok(format!("{joined} groups")),
+    }
 }
 
 /// The gate ends waits when a descriptor is readable; it must not do so for the dataplane's own.

@@ -1,6 +1,6 @@
-//! Attacks by the groups that sockets listen to: as many as there may be, many sources of one, and
-//! changes without a pause, of which routers, devices and the broker are told.
-use crate::calls::{self, Calls};
+//! Attacks by the groups that sockets listen to: many sources of one, and changes without a pause,
+//! of which routers, devices and the broker are told.
+use crate::calls::{Calls, bind, group, listen};
 use ix_abi::{Addr, Call, GROUP_SOURCES_MAX, SourceList, v4};
 use std::time::{Duration, Instant};
 
@@ -12,60 +12,9 @@ const PORT: u16 = 20_000;
 const SOURCES_AT: u64 = 8192;
 const SOURCES_BYTES: u64 = (GROUP_SOURCES_MAX * size_of::<Addr>()) as u64;
 
-fn group(nth: usize) -> Addr {
-    let [.., b, c, d] = nth.to_be_bytes();
-    v4([239, b, c, d])
-}
-
-/// To all sources of a group, or to none.
-fn listen(socket: u32, nth: usize, joins: bool) -> Call {
-    let sources = SourceList { addr: 0, count: 0 };
-    Call::UdpListen { socket, group: group(nth), excludes: joins, sources }
-}
-
-fn bind(c: &Calls, port: u16) -> Result<u32, String> {
-    let socket = c.call(Call::UdpBind { at: calls::at([0; 4], port), cookie: 0 });
-    u32::try_from(socket).map_err(|_| format!("no socket: {socket}"))
-}
-
 /// The first answer that is a refusal.
 fn refusal(c: &Calls, calls: usize) -> Option<i64> {
     (0..calls).map(|slot| c.ret(slot)).find(|answer| *answer < 0)
-}
-
-/// Joins groups until there is no room, and leaves them all with the socket.
-pub fn all(c: &Calls) -> Result<String, String> {
-    const BATCH: usize = 512;
-    const MOST: usize = 1_000_000;
-    let socket = match bind(c, PORT) {
-        Ok(socket) => socket,
-        Err(why) => return Ok(why),
-    };
-    let mut joined = 0;
-    let lack = loop {
-        let batch = if c.control { 1 } else { BATCH };
-        (0..batch).for_each(|slot| c.put(slot, listen(socket, joined + slot, true)));
-        c.run(batch);
-        joined += batch;
-        let lack = refusal(c, batch);
-        if lack.is_some() || c.control || joined >= MOST {
-            break lack;
-        }
-    };
-    c.call(Call::UdpUnbind { socket });
-    let again = match bind(c, PORT) {
-        Ok(socket) => {
-            let again = c.call(listen(socket, 0, true));
-            c.call(Call::UdpUnbind { socket });
-            again
-        }
-        Err(why) => return Ok(why),
-    };
-    match lack {
-        _ if again < 0 => Ok(format!("afterwards there was nothing any more: {again}")),
-        Some(lack) => calls::say(lack),
-        None => Ok(format!("{joined} groups")),
-    }
 }
 
 /// Many sockets listen to many sources of one group each, and prints how long the longest batch of

@@ -131,8 +131,8 @@ fn others_can_neither_read_nor_signal_a_dataplane() {
     service.finish(PATIENCE);
 }
 
-/// From its first instruction on a dataplane is root's to read and to trace, and not its own user's:
-/// Linux gives the files of a process that can be traced to the user whom it runs as.
+/// From its first instruction on a dataplane is root's to read and to trace, and not its own
+/// user's: Linux gives the files of a process that can be traced to the user whom it runs as.
 #[test]
 fn a_dataplane_that_starts_is_never_its_own_users_to_read() {
     const STARTS: usize = 5;
