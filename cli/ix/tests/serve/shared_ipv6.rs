@@ -211,7 +211,7 @@ fn containers_and_other_interfaces_reach_the_program_by_linux() {
     let v6 = |host: u16| Ipv6Addr::new(0x2001, 0xdb8, 0x89, 0, 0, 0, 0, host);
     for (end, name, host) in [(&net.server, "ixv0", 2), (&container, "ixv1", 1)] {
         end.enable_ipv6(name).expect("IPv6");
-        end.add_address(name, v4(host.into()), 24).expect("an address");
+        end.add_address(name, v4(host), 24).expect("an address");
         end.add_address(name, v6(host.into()), PREFIX_V6).expect("an address");
         end.set_up(name, true).expect("up");
     }
