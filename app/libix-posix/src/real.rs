@@ -268,8 +268,8 @@ pub fn set_errno(errno: i32) {
     unsafe { *libc::__errno_location() = errno };
 }
 
-/// Gives pages of the C library's heap back to Linux in which nothing is. The more free blocks there
-/// are, the longer it takes; only threads that allocate wait meanwhile.
+/// Gives pages of the C library's heap back to Linux in which nothing is. The more free blocks
+/// there are, the longer it takes; only threads that allocate wait meanwhile.
 #[cold]
 pub fn give_heap_back() {
     // SAFETY: no pointers; of the heap only free blocks are touched.

@@ -414,8 +414,7 @@ impl TxArena {
     /// Number of runs of 128 KB that were used and are empty, and how often one was used again.
     #[inline]
     pub fn spare(&self) -> (usize, u64) {
-        self.home.claim().listen();
-        self.home.with(|state| (state.spare, state.reused))
+        self.home.claim().with(|state| (state.spare, state.reused))
     }
 
     /// Gives the pages of such runs back to Linux.
