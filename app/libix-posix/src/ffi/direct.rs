@@ -1,6 +1,6 @@
 //! `syscall(2)`. Libraries use it for calls that older C libraries do not have. Of those about
-//! sockets, calls for several datagrams, `close` and those of io_uring are common, and handled here.
-//! All others go on unchanged.
+//! sockets, calls for several datagrams, `close` and those of io_uring are common, and handled
+//! here. All others go on unchanged.
 use super::descriptors::close;
 use super::transfer::{recvmmsg, sendmmsg};
 use super::uring;

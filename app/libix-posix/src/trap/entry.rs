@@ -333,7 +333,11 @@ extern "C" fn carry(from: *const Frame, room: *mut u8) -> *const Frame {
         }
         // On the alternate stack the next handler would begin at its end again, over the
         // handler's frames that are there: Linux does not know that the thread is on that stack.
-        let hears = !own.is_on_alternate();
+        // A signal of the process that this thread took while it was about to block it would be
+        // the thread's, and lost if that ends; any other thread can take it.
+        let changes_mask =
+            matches!(number, libc::SYS_rt_sigprocmask | libc::SYS_rt_sigreturn | libc::SYS_exit);
+        let hears = !own.is_on_alternate() && !changes_mask;
         if hears {
             actions::set_mask(own.mask);
         }

@@ -340,8 +340,8 @@ fn a_static_server_in_rust_is_ixs() {
             });
         }
     });
-    // The C library that comes with Rust is compiled for size: it leaves no room for jumps, so calls
-    // go on trapping.
+    // The C library that comes with Rust is compiled for size: it leaves no room for jumps, so
+    // calls go on trapping.
     let [trapped, rewritten] = calls_of(&service, |[trapped, others]| trapped + others > 1000);
     assert!(trapped + rewritten > 1000, "{trapped} trapped, {rewritten} did not");
     let said = service.process.said();
