@@ -145,8 +145,8 @@ fn twice(make: impl Fn() -> Result<Vec<Row>>) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Says what is wrong with a row: the attack was not refused, or the control without the wall, which
-/// shows that the attack is one, did not succeed.
+/// Says what is wrong with a row: the attack was not refused, or the control without the wall did
+/// not succeed, which shows that the attack is one.
 fn fault(row: &Value) -> String {
     let text = |key: &str| row[key].as_str().unwrap_or("unknown").to_owned();
     match row["refused"] == true {
