@@ -777,7 +777,7 @@ uint64_t ix_now_us(ix_loop *loop);
 size_t ix_connections(ix_loop *loop);
 
 /* Sets the most bytes that a connection may hold, unsent and unacknowledged together (default: 1
- * MB). */
+ * MiB, and up to 16 MiB on a path that holds as much). */
 int64_t ix_set_send_limit(ix_loop *loop, uint64_t bytes);
 
 /* Opens a connection and writes its number to conn. The callback connected or dead reports the
