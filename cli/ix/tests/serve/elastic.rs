@@ -1,7 +1,8 @@
 //! Elastic threads that are parked, resumed and drained under connections from Linux.
-use crate::support::process::cpu_time_on;
+use super::vnic::says;
+use crate::support::process::{cpu_time_on, signal};
 use crate::support::traffic::{Crowd, close, echo};
-use crate::support::{Nic, PATIENCE, SERVICE, Service, TestNet};
+use crate::support::{Nic, PATIENCE, SERVICE, Service, TestNet, eventually};
 use ix_testbed::cpu;
 use std::time::Duration;
 
@@ -94,6 +95,35 @@ fn a_parked_thread_sleeps_and_wakes_at_once() {
     client.thread("resume", 1).expect("resumes");
     streams.iter_mut().for_each(|stream| echo(stream, id, SIZE));
     streams.into_iter().for_each(close);
+    service.finish(PATIENCE);
+}
+
+/// A command that needs the program ends in time while all of it is stopped, and the next one is
+/// taken. What needs no program is done.
+#[test]
+fn commands_end_in_time_while_the_program_is_stopped() {
+    let test = "commands_end_in_time_while_the_program_is_stopped";
+    let Some(net) = TestNet::alone(test, Nic::Tap, 2) else { return };
+    let service = net.serve_with(&["--domain", "process"], &[&SIZE.to_string()]);
+    let mut stream = net.connect();
+    echo(&mut stream, 1, SIZE);
+    let mut client = service.client();
+    signal(service.program(), libc::SIGSTOP);
+    for round in 0..2 {
+        let answers = [client.migrate("0-31", 1), client.thread("park", 1)];
+        for answer in answers {
+            let why = answer.expect_err("nobody carries it out");
+            assert!(why.contains("did not return in time"), "{round}: {why}");
+        }
+        assert!(["active", "non-responsive"].contains(&&state_of(&service, 1)[..]), "{round}");
+    }
+    says(&service, &["rate", "--tx", "1Gbit"]);
+    says(&service, &["rate", "--tx", "none"]);
+    signal(service.program(), libc::SIGCONT);
+    eventually("it is parked", || client.thread("park", 1).is_ok());
+    client.thread("resume", 1).expect("resumes");
+    echo(&mut stream, 2, SIZE);
+    close(stream);
     service.finish(PATIENCE);
 }
 

@@ -9,7 +9,7 @@
 //! everything that needs a process of the program is put off (`absent.rs`). ARP and echo requests
 //! get replies, and the receive ring is refilled. Commands of the broker are read, because new
 //! rules of the vNIC take effect in the next cycle; threads carry out other commands when a process
-//! has returned.
+//! has returned. One that waits too long for that ends here.
 use super::ElasticThread;
 use crate::observe::metrics::Stage;
 use crate::observe::survey::SLICE;
@@ -55,6 +55,7 @@ impl ElasticThread {
         self.io.cx.metrics.enter(Stage::Poll);
         // What may not be sent any more may not be sent by the guard either.
         self.io.read_updates(now_us);
+        self.io.end_late_command(now_us);
         self.begin_cycle(now_us);
         let were_present = self.io.cx.attached.send_away();
         for batch in 0..=BATCHES_MAX {

@@ -309,6 +309,19 @@ impl Directory {
         Ok(())
     }
 
+    /// Whether a command takes too long.
+    pub fn is_late(&self, now_us: u64) -> bool {
+        self.job.as_ref().is_some_and(|job| now_us >= job.until_us)
+    }
+
+    /// Undoes a command that takes too long. The same as a part of [`Directory::attend`], for who
+    /// looks while the program has the thread. Returns the threads that must look.
+    pub fn end_late(&mut self, now_us: u64) -> Vec<usize> {
+        let mut orders = Orders::default();
+        self.give_up(now_us, &mut orders);
+        orders.call
+    }
+
     /// A migration has ended.
     pub fn ended(&mut self, record: &MigrationRecord) {
         self.forget(record.command);

@@ -252,6 +252,22 @@ fn a_command_that_takes_too_long_is_undone() {
     assert!((0..FLOW_GROUPS).all(|group| world.owner[group] == group % 3));
 }
 
+#[test]
+fn a_late_command_ends_although_no_thread_can_look() {
+    let mut world = World::new(3);
+    world.begin(1, Command::Park { thread: 1 }).unwrap();
+    world.attend(1);
+    assert!(!world.directory.is_late(world.now_us));
+    assert!(world.directory.end_late(world.now_us).is_empty());
+    world.now_us += 10_000_000;
+    assert!(world.directory.is_late(world.now_us));
+    assert_eq!(world.directory.end_late(world.now_us), [0, 1, 2]);
+    assert!(matches!(&world.ended()[..], [(1, Outcome::TimedOut(_))]));
+    assert!(!world.directory.is_late(world.now_us));
+    assert_eq!(world.directory.state(1), ThreadState::Active);
+    world.begin(2, Command::Park { thread: 1 }).unwrap();
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Begin(u8, usize),

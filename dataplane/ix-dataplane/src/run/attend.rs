@@ -80,6 +80,17 @@ impl Io {
         });
     }
 
+    /// To be called while the program has this thread, so that a program that never returns does
+    /// not keep the control plane waiting: undoes a command that takes too long.
+    #[cold]
+    pub(crate) fn end_late_command(&mut self, now_us: u64) {
+        let lives = &self.cx.shared.lives;
+        let is_late = lives.is_unsettled() && lives.lock().is_late(now_us);
+        if is_late {
+            self.change(|directory, _| directory.end_late(now_us));
+        }
+    }
+
     /// Changes the directory; `what` gets this thread's number and returns the threads that must
     /// look.
     fn change(&mut self, what: impl FnOnce(&mut Directory, usize) -> Vec<usize>) {
