@@ -7,13 +7,12 @@
 //! to compare is requests per second in which the balancer's hardware thread was busy, as Linux
 //! counts it: spinning is busy, too.
 use super::busy::Busy;
-use super::lab::{Host, Lab, Load, Server};
+use super::lab::{self, Host, Lab, Load, Server};
 use super::plan::{length, or};
 use super::runner::Setup;
 use super::serve::{Program, Serve};
 use super::tenants::{self, Tenants};
 use crate::args::{BenchArgs, Client, Device};
-use ix_load::row::LoadResult;
 use ix_report::problem::{Problem, Result};
 use ix_report::report::Row;
 use serde_json::json;
@@ -192,7 +191,7 @@ impl Series {
         let timeout = Duration::from_secs_f64(seconds * 2.0) + SLACK;
         let mut figures = Vec::new();
         for (load, balancer) in loads.into_iter().zip(&mut balancers.servers) {
-            figures.push(summary(&load.finish_load(balancer, timeout)?));
+            figures.push(lab::figures(&load.finish_load(balancer, timeout)?));
         }
         let mut figures = tenants::merge(&figures);
         let rate = figures.iter().find(|(key, _)| *key == "msgs_per_s").map_or(0.0, |(_, v)| *v);
@@ -234,20 +233,6 @@ impl Series {
         args.extend(["--json".into(), "-".into(), "--seconds".into(), seconds.to_string().into()]);
         args
     }
-}
-
-/// The load's summary over its whole time.
-fn summary(result: &LoadResult) -> Vec<(&'static str, f64)> {
-    let summary = result.summary();
-    [
-        ("msgs_per_s", Some(summary.msgs_per_s)),
-        ("p50_us", summary.latency.p50_us),
-        ("p99_us", summary.latency.p99_us),
-        ("errors", Some(summary.errors as f64)),
-    ]
-    .into_iter()
-    .filter_map(|(key, value)| Some((key, value?)))
-    .collect()
 }
 
 fn warm_up(seconds: f64) -> f64 {

@@ -4,7 +4,7 @@
 //! several, each on one hardware thread, with its own vNIC on IX.
 use crate::args::{BenchArgs, Client, ServerKind};
 use crate::installed;
-use crate::lab::{Host, Lab};
+use crate::lab::{self, Host, Lab};
 use crate::plan::{length, or};
 use crate::runner::Setup;
 use crate::serve::{Program, Serve};
@@ -181,15 +181,8 @@ fn row(lab: &Lab, program: Program, setup: Setup, sockets: usize, processes: usi
 /// Figures of a load's whole measured time.
 pub(crate) fn figures(result: &LoadResult) -> Vec<(&'static str, f64)> {
     let summary = result.summary();
-    [
-        ("msgs_per_s", Some(summary.msgs_per_s)),
-        ("avg_us", summary.latency.avg_us),
-        ("p50_us", summary.latency.p50_us),
-        ("p99_us", summary.latency.p99_us),
-        ("hit_rate", summary.hit_rate),
-        ("errors", Some(summary.errors as f64)),
-    ]
-    .into_iter()
-    .filter_map(|(key, value)| Some((key, value?)))
-    .collect()
+    let mut figures = lab::figures(result);
+    figures.extend(summary.latency.avg_us.map(|us| ("avg_us", us)));
+    figures.extend(summary.hit_rate.map(|rate| ("hit_rate", rate)));
+    figures
 }

@@ -2,13 +2,12 @@
 //! command, the same link, the same load. Several commands are measured in turn in one run, so that
 //! two builds of one program (linked statically and dynamically, say) can be compared.
 use crate::args::{BenchArgs, Client, Device};
-use crate::lab::{Host, Lab};
+use crate::lab::{self, Host, Lab};
 use crate::plan::{length, or};
 use crate::runner::Setup;
 use crate::serve::{Program, Serve};
 use clap::{Args, ValueEnum};
 use ix_load::args::ProtocolName;
-use ix_load::row::LoadResult;
 use ix_report::problem::{Problem, Result};
 use ix_report::report::Row;
 use serde_json::json;
@@ -156,7 +155,7 @@ impl Series {
         let load = lab.start_load(self.setup.client, &load)?;
         let timeout = Duration::from_secs_f64(seconds * 2.0) + SLACK;
         let result = load.finish_load(&mut server, timeout)?;
-        let figures = figures(&result);
+        let figures = lab::figures(&result);
         let rate = figures.iter().find(|(key, _)| *key == "msgs_per_s").map_or(0.0, |(_, v)| *v);
         eprintln!(
             "ix: {told}: {} on {}, {} client, {} connections: {rate:.0} messages/s",
@@ -193,20 +192,6 @@ impl Series {
 
 fn warm_up(seconds: f64) -> f64 {
     (seconds / 5.0).min(1.0)
-}
-
-/// The load's summary over its whole time.
-fn figures(result: &LoadResult) -> Vec<(&'static str, f64)> {
-    let summary = result.summary();
-    [
-        ("msgs_per_s", Some(summary.msgs_per_s)),
-        ("p50_us", summary.latency.p50_us),
-        ("p99_us", summary.latency.p99_us),
-        ("errors", Some(summary.errors as f64)),
-    ]
-    .into_iter()
-    .filter_map(|(key, value)| Some((key, value?)))
-    .collect()
 }
 
 /// Each program on IX beside the same one on Linux, and beside the first one on IX, with the same

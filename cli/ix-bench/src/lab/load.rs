@@ -128,3 +128,17 @@ impl Load {
             .map_err(|why| Problem::new("cannot read the result of the load generator", why))
     }
 }
+
+/// The load's summary over its whole time.
+pub(crate) fn figures(result: &LoadResult) -> Vec<(&'static str, f64)> {
+    let summary = result.summary();
+    [
+        ("msgs_per_s", Some(summary.msgs_per_s)),
+        ("p50_us", summary.latency.p50_us),
+        ("p99_us", summary.latency.p99_us),
+        ("errors", Some(summary.errors as f64)),
+    ]
+    .into_iter()
+    .filter_map(|(key, value)| Some((key, value?)))
+    .collect()
+}

@@ -23,6 +23,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 pub use load::Load;
+pub(crate) use load::figures;
 pub use peer::PeerEnd;
 pub use server::{Server, Spot};
 

@@ -8,6 +8,7 @@ use crate::context::Context;
 use crate::observe::survey::{FlowRecord, SurveyArea};
 use ix_proto::survey::FlowFigures;
 use ix_tcp::State;
+use ix_wire::FlowTuple;
 
 impl Flows {
     /// Surveys some more slots; returns whether all flow groups here are done.
@@ -42,9 +43,16 @@ impl Flows {
 /// Of a connection on the shelf only its state is known. The number that stands for its handle is
 /// no handle.
 fn record_of_kept(cx: &Context, group: &FlowGroup, index: u32, kept: &Kept) -> FlowRecord {
-    let tuple = kept.wait.tuple();
     FlowRecord {
         handle: FlowId { slot: index, ..FlowId::shelf_of(group.id()) }.handle(),
+        ..record_of_tuple(cx, group, kept.wait.tuple())
+    }
+}
+
+/// The record of a flow of which nothing else is known; it has no handle.
+fn record_of_tuple(cx: &Context, group: &FlowGroup, tuple: &FlowTuple) -> FlowRecord {
+    FlowRecord {
+        handle: 0,
         local: tuple.local.0,
         peer: tuple.remote.0,
         local_port: tuple.local_port,
@@ -58,16 +66,10 @@ fn record_of_kept(cx: &Context, group: &FlowGroup, index: u32, kept: &Kept) -> F
 }
 
 fn record(cx: &Context, group: &FlowGroup, slot: u32, flow: &Flow) -> FlowRecord {
-    let (socket, tuple) = (&flow.socket, flow.tcb.tuple());
+    let socket = &flow.socket;
     let info = flow.tcb.info(&cx.shared.config.tcp);
     FlowRecord {
         handle: group.id_of(slot).handle(),
-        local: tuple.local.0,
-        peer: tuple.remote.0,
-        local_port: tuple.local_port,
-        peer_port: tuple.remote_port,
-        thread: cx.index as u16,
-        flow_group: group.id(),
         state: info.state as u32,
         process: socket.owner.into(),
         figures: FlowFigures {
@@ -88,5 +90,6 @@ fn record(cx: &Context, group: &FlowGroup, slot: u32, flow: &Flow) -> FlowRecord
             rcv_queued_bytes: info.rcv_queued_bytes,
             retransmits: info.retransmits,
         },
+        ..record_of_tuple(cx, group, flow.tcb.tuple())
     }
 }

@@ -314,8 +314,8 @@ impl Directory {
         self.job.as_ref().is_some_and(|job| now_us >= job.until_us)
     }
 
-    /// Undoes a command that takes too long. The same as a part of [`Directory::attend`], for who
-    /// looks while the program has the thread. Returns the threads that must look.
+    /// Undoes a command that takes too long, as [`Directory::attend`] does: to be called while the
+    /// program has the thread. Returns the threads that must look.
     pub fn end_late(&mut self, now_us: u64) -> Vec<usize> {
         let mut orders = Orders::default();
         self.give_up(now_us, &mut orders);
