@@ -12,6 +12,8 @@ const LOOKS_US: u64 = 1_000_000;
 #[derive(Default)]
 pub struct Thrift {
     again_us: u64,
+    /// How many flows there were at the last look.
+    flows: usize,
     /// Something may be given back at the next look.
     looks: bool,
     /// Receive frames, and frames for built packets.
@@ -92,10 +94,13 @@ impl ElasticThread {
     /// Part of housekeeping.
     pub(super) fn give_memory_back(&mut self, now_us: u64) {
         if now_us < self.thrift.again_us {
+            // The last flows may end soon after a look, and nothing wakes the thread afterwards.
+            self.thrift.looks |= self.flows.count != self.thrift.flows;
             return;
         }
         let cx = &mut self.io.cx;
-        let Thrift { again_us, looks, pools: [rx, tx], slots } = &mut self.thrift;
+        let Thrift { again_us, flows, looks, pools: [rx, tx], slots } = &mut self.thrift;
+        *flows = self.flows.count;
         *again_us = now_us + LOOKS_US;
         *looks = rx.look(&mut cx.rx_pool, &cx.shared.memory);
         *looks |= tx.look(&mut cx.tx_pool, &cx.shared.memory);
