@@ -8,6 +8,8 @@ use std::rc::Rc;
 
 /// After this many failures in a row no further connection is opened.
 const FAILURES_IN_A_ROW: u32 = 100;
+/// Longest time from the first connection until the last one is established, ns.
+const ALL_CONNECT_NS: u64 = 2_500_000_000;
 /// A connection that waits longer for a reply counts as stalled.
 const STALLED_NS: u64 = 1_000_000_000;
 
@@ -18,6 +20,8 @@ pub struct Load {
     pub size: u64,
     /// Most messages in flight.
     pub depth: u32,
+    /// The measured time begins when so many connections are established.
+    pub connections: usize,
     /// Messages after which the connection ends and another is opened.
     pub messages_per_connection: Option<u64>,
     /// How a connection ends then.
@@ -31,6 +35,9 @@ pub struct EchoClient {
     load: Load,
     pattern: Rc<Pattern>,
     opened: u64,
+    connected: usize,
+    /// When the first connection was established, ns.
+    first_ns: Option<u64>,
     failures: u32,
     sample: Sample,
 }
@@ -51,8 +58,15 @@ pub struct Stream {
 impl EchoClient {
     /// A client that has not begun.
     pub fn new(load: Load) -> EchoClient {
-        let sample = Sample::default();
-        EchoClient { load, pattern: Rc::new(Pattern::default()), opened: 0, failures: 0, sample }
+        EchoClient {
+            load,
+            pattern: Rc::new(Pattern::default()),
+            opened: 0,
+            connected: 0,
+            first_ns: None,
+            failures: 0,
+            sample: Sample::default(),
+        }
     }
 
     /// What was measured.
@@ -63,6 +77,16 @@ impl EchoClient {
     /// What was measured so far.
     pub fn sample(&mut self) -> &mut Sample {
         &mut self.sample
+    }
+
+    /// Begins the measured time if all connections are established, or have had their time: of many
+    /// handshakes at once some are lost while the peer's Ethernet address is asked for, and come
+    /// back after a second.
+    fn begin(&mut self, now_ns: u64) {
+        let first_ns = *self.first_ns.get_or_insert(now_ns);
+        if self.connected >= self.load.connections || now_ns - first_ns >= ALL_CONNECT_NS {
+            self.load.window.begin(now_ns);
+        }
     }
 
     fn limit(&self) -> u64 {
@@ -84,6 +108,9 @@ impl EchoClient {
     /// A whole message has come back.
     fn complete(&mut self, conn: &mut Stream, now_ns: u64) {
         let Some(started_ns) = conn.started_ns.pop_front() else { return };
+        if !self.load.window.has_begun() {
+            self.begin(now_ns);
+        }
         if self.load.window.contains(started_ns) && self.load.window.contains(now_ns) {
             self.sample.record(now_ns - started_ns);
         }
@@ -110,7 +137,8 @@ impl Service for EchoClient {
     fn connected(&mut self, conn: &mut Stream, now_ns: u64) {
         conn.connected = true;
         self.failures = 0;
-        self.load.window.begin(now_ns);
+        self.connected += 1;
+        self.begin(now_ns);
         self.sample.opened += u64::from(self.load.window.contains(now_ns));
         for _ in 0..self.load.depth {
             self.release(conn, now_ns);
@@ -187,6 +215,7 @@ mod tests {
         Load {
             size: 10,
             depth: 2,
+            connections: 1,
             messages_per_connection: Some(3),
             close: Close::Reset,
             window: Window::new(0, 0, 900),
@@ -215,6 +244,26 @@ mod tests {
         assert_eq!(client.verdict(&conn), Verdict::Close);
         assert!(client.closed(conn, End::Ours));
         assert_eq!(client.sample.errors, 0);
+    }
+
+    #[test]
+    fn measures_when_all_are_connected_or_have_had_their_time() {
+        let load = Load { connections: 2, messages_per_connection: None, ..load() };
+        let (mut client, mut conn) = client(load);
+        let message = client.output(&conn)[..10].to_vec();
+        client.advance(&mut conn, 20);
+        client.input(&mut conn, &message, 300);
+        assert_eq!(client.sample.messages(), 0, "one of two");
+        let mut second = client.open().unwrap();
+        client.connected(&mut second, 400);
+        assert!(client.load.window.contains(400));
+        let mut waits = EchoClient::new(load);
+        for (now_ns, has_begun) in
+            [(100, false), (99 + ALL_CONNECT_NS, false), (100 + ALL_CONNECT_NS, true)]
+        {
+            waits.begin(now_ns);
+            assert_eq!(waits.load.window.has_begun(), has_begun);
+        }
     }
 
     #[test]

@@ -162,6 +162,7 @@ mod tests {
             let mut echo = [echo(0), echo(1)];
             let load = Load {
                 size: size as u64,
+                connections: 1,
                 depth: 2,
                 messages_per_connection: Some(3),
                 close: Close::Reset,

@@ -80,6 +80,10 @@ impl One<'_> {
         let client = EchoClient::new(Load {
             size: self.args.size,
             depth: self.args.depth,
+            connections: match self.args.messages_per_connection {
+                Some(_) => 1,
+                None => self.connections,
+            },
             messages_per_connection: self.args.messages_per_connection,
             close: self.args.close,
             window: self.window(start_ns),

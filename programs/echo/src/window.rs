@@ -1,8 +1,8 @@
-//! The measured time: it begins with the first reply, not with the program, because devices and
+//! The measured time: it begins when replies come, not with the program, because devices and
 //! handshakes take time to start.
 
-/// Longest wait for the first reply, ns.
-const GIVE_UP_NS: u64 = 4_000_000_000;
+/// Longest wait for that, ns.
+const GIVE_UP_NS: u64 = 5_000_000_000;
 
 /// When to measure. Times are ns of one clock.
 #[derive(Clone, Copy, Debug)]
@@ -23,6 +23,11 @@ impl Window {
     pub fn begin(&mut self, now_ns: u64) {
         let from_ns = now_ns + self.warmup_ns;
         self.measured_ns.get_or_insert((from_ns, from_ns + self.seconds_ns));
+    }
+
+    /// Whether the clock has started.
+    pub fn has_begun(&self) -> bool {
+        self.measured_ns.is_some()
     }
 
     /// Whether this is in the measured time.
