@@ -466,7 +466,7 @@ mod tests {
         let first = table.bind(A, 53, 1).unwrap();
         assert_eq!(table.bind(A, 53, 2), Err(BindError::InUse));
         let second = table.share((A, 53), 2, 7, false).unwrap();
-        assert_eq!(cookie(&table, A, 53), Some(1), "who only sends takes nothing");
+        assert_eq!(cookie(&table, A, 53), Some(1), "a process that only sends takes nothing");
         assert_eq!(table.share((A, 53), 2, 7, true), Ok(second));
         assert_eq!(cookie(&table, A, 53), Some(2));
         let third = table.share((A, 53), 3, 8, true).unwrap();

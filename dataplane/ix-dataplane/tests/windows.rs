@@ -258,7 +258,7 @@ fn idle_connections_do_not_keep_others_small() {
 }
 
 /// Peers that send, and take nothing of what they are sent, hold all frames. The ones that hold
-/// most are reset, and another one is served. Who waits only for the application is not reset.
+/// most are reset, and another one is served. One that waits only for the application is not.
 #[test]
 fn those_that_take_nothing_give_way_when_no_frame_is_left() {
     const HOLDERS: usize = 24;
@@ -274,7 +274,7 @@ fn those_that_take_nothing_give_way_when_no_frame_is_left() {
         host.cycle();
         host.flows[HOLDERS].held
     };
-    // Nobody keeps anybody waiting: the application may return what it has at any time.
+    // No peer keeps another waiting: the application may return what it has at any time.
     assert_eq!(put(&mut host, SEGMENT), 0);
     assert_eq!(host.total("tcp.reset_for_buffers"), 0);
     // The application answers, and the peers take nothing.

@@ -44,7 +44,7 @@ struct Groups {
 /// Others are heard not before so many times the time that the last ones took: a program may change
 /// them without a pause, and whoever else waits for the broker is served too.
 const REST: u32 = 4;
-/// Time between two looks at who listens to groups on Linux.
+/// Time between two looks at which groups programs of Linux listen to.
 const LOOK: Duration = Duration::from_secs(1);
 /// Most lines about groups that stay Linux's: a program may name them without end.
 const LEFT_TOLD_MAX: u32 = 16;

@@ -139,7 +139,7 @@ impl LowPorts {
 }
 
 /// Whether a process with this `/proc/PID/status` may bind low ports, and not because it has
-/// executed somebody else's program.
+/// executed a set-user-ID program.
 fn has_right_of_its_own(status: &str) -> bool {
     let line = |key| status.lines().find_map(|line| line.strip_prefix(key));
     let rights = line("CapEff:").and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok());

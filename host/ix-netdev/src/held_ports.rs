@@ -339,7 +339,7 @@ impl HeldPorts {
         Ok(())
     }
 
-    /// An error, `EADDRINUSE`, if somebody else has a port that Linux would let a socket of the
+    /// An error, `EADDRINUSE`, if another owner has a port that Linux would let a socket of the
     /// program share: another run, whose holder is of the same user, or a service of that user.
     pub fn is_free(&self, transport: Transport, port: u16) -> io::Result<()> {
         let is_tcp = transport == Transport::Tcp;

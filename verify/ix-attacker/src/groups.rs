@@ -34,7 +34,7 @@ pub fn attack(c: &Calls) -> Result<(), String> {
         if c.run(CALLS) < 0 || refusal(c, CALLS).is_some() {
             return Err(format!("a batch of sources is refused: {:?}", refusal(c, CALLS)));
         }
-        // The next cycle tells who has to know.
+        // The next cycle tells the broker.
         c.run(0);
         longest = longest.max(since.elapsed());
     }

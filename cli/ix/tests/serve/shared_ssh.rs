@@ -1,5 +1,5 @@
-//! What is promised to who is logged in by the interface that IX shares: a real ssh session goes on
-//! byte for byte, and all ports are as Linux alone has them, but for the program's.
+//! A user who is logged in by the interface that IX shares notices nothing: a real ssh session goes
+//! on byte for byte, and all ports are as Linux alone has them, but for the program's.
 use super::shared_ipv6::on_both_families;
 use crate::support::process::{Process, signal};
 use crate::support::traffic::{Crowd, echo};

@@ -235,7 +235,7 @@ pub fn is_kept(interface: &str) -> bool {
 fn connect(interface: &str) -> io::Result<OwnedFd> {
     let socket = socket::connect_unix(libc::SOCK_SEQPACKET, &path_of(interface))?;
     if !is_one_of_us(socket.as_fd()) {
-        let why = "who has the name of its keeper cannot be told to be of this user";
+        let why = "the process that has its keeper's name is not known to be of this user";
         return Err(io::Error::new(ErrorKind::PermissionDenied, why));
     }
     socket::set_receive_timeout(socket.as_fd(), ANSWER)?;
