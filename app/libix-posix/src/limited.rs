@@ -13,8 +13,8 @@ use crate::{fds, filtered, log, mem, serving, wake};
 use core::sync::atomic::{AtomicBool, Ordering};
 use libc::{c_long, rlimit, sock_filter};
 
-/// Smallest limit on descriptors with which a process can use IX: a thread polls that many at a
-/// time, and Linux refuses to poll more than the limit.
+/// Smallest limit on descriptors with which a process can use IX: a thread polls up to three at
+/// a time, and Linux refuses to poll more than the limit.
 const POLLED_MAX: u64 = 3;
 /// With a limit below this one, a process may find no number for a descriptor of this library.
 const ENOUGH: u64 = 64;

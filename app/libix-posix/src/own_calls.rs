@@ -8,10 +8,10 @@ use std::os::fd::RawFd;
 
 static PAGE: AtomicPtr<OwnSite> = AtomicPtr::new(null_mut());
 
-/// Its descriptor, which executed programs inherit. A negative number: there is none.
+/// The page's descriptor, which executed programs inherit; negative if there is no page.
 static FILE: AtomicI32 = AtomicI32::new(-1);
 
-/// Returns the descriptor, or a negative number if there is none.
+/// Returns the page's descriptor; negative if there is no page.
 pub fn file() -> RawFd {
     FILE.load(Ordering::Relaxed)
 }

@@ -4,7 +4,7 @@ use crate::clock;
 
 /// Longest sleep of a driver while there may be something to give back, µs.
 pub const LOOKS_US: u64 = 1_000_000;
-/// So many runs of transmit memory may stay.
+/// Number of runs of transmit memory that may stay.
 const SPARE_RUNS: usize = 8;
 
 /// What was seen at the last look.

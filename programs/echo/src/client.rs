@@ -20,7 +20,7 @@ pub struct Load {
     pub size: u64,
     /// Most messages in flight.
     pub depth: u32,
-    /// The measured time begins when so many connections are established.
+    /// Number of connections that must be established before the measured time begins.
     pub connections: usize,
     /// Messages after which the connection ends and another is opened.
     pub messages_per_connection: Option<u64>,

@@ -262,7 +262,7 @@ pub unsafe fn before_register(operation: u32, at: u64, count: u32) -> Result<(),
 /// After `io_uring_register` has told which operations there are.
 ///
 /// # Safety
-/// Where Linux has written its answer, with room for so many operations.
+/// `at` is where Linux has written its answer; it has room for `count` operations.
 pub unsafe fn after_probe(at: u64, count: u32) {
     const HEAD_BYTES: usize = 16;
     const IS_THERE: u16 = 1;

@@ -107,7 +107,7 @@ pub const fn way(number: i64) -> Way {
     }
 }
 
-/// How many descriptors a call makes that is Linux's, whoever makes it.
+/// Number of descriptors that a call makes which always goes to Linux.
 pub const fn new_numbers(call: i64) -> usize {
     match call {
         libc::SYS_pipe | libc::SYS_pipe2 | libc::SYS_socketpair => 2,

@@ -35,8 +35,8 @@ impl SendLimit {
     }
 }
 
-/// What a connection may hold that has had `most_taken_bytes` on its way, with so much transmit
-/// memory free.
+/// Returns how much a connection may hold that has had `most_taken_bytes` on its way, while
+/// `free_bytes` of transmit memory are free.
 fn grown(most_taken_bytes: u64, free_bytes: u64) -> u64 {
     match free_bytes < AMPLE_BYTES {
         true => SEND_LIMIT_BYTES,

@@ -44,8 +44,8 @@ impl Site<'_> {
         service
     }
 
-    /// Clients ask while `meanwhile` goes on; at most so many of them may get no answer. Returns
-    /// what was answered.
+    /// Clients ask while `meanwhile` goes on; at most `failures_max` of them may get no answer.
+    /// Returns what was answered.
     pub fn under_load(
         &self,
         net: &TestNet,
