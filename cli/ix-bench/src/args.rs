@@ -180,8 +180,8 @@ pub struct BenchArgs {
     /// Batch bounds, for benchmarks that use them: `1,64`
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub batch: Vec<usize>,
-    /// Only points whose names contain one of these, for benchmarks whose points have names (loss):
-    /// `80ms,replies`
+    /// Only points whose names contain one of these, or that have this name, for benchmarks whose
+    /// points have names (loss): `80ms,replies`
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub only: Vec<String>,
     /// Duration of one measurement

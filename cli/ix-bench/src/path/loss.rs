@@ -48,7 +48,12 @@ pub(super) fn measure(
 fn chosen(args: &BenchArgs) -> Result<Vec<Cell>> {
     let mut all = cells(args.quick && args.only.is_empty());
     if !args.only.is_empty() {
-        all.retain(|cell| args.only.iter().any(|part| cell.name().contains(part)));
+        let names: Vec<String> = all.iter().map(Cell::name).collect();
+        // A whole name is this point alone, though others begin with it.
+        let is_chosen = |name: &str, part: &String| {
+            if names.contains(part) { name == part } else { name.contains(part) }
+        };
+        all.retain(|cell| args.only.iter().any(|part| is_chosen(&cell.name(), part)));
     }
     if all.is_empty() {
         let names: Vec<String> = cells(false).iter().map(Cell::name).collect();
@@ -175,6 +180,7 @@ mod tests {
     fn a_part_of_a_name_chooses_and_a_wrong_one_is_refused() {
         let only = |text: &str| BenchArgs { only: vec![text.to_owned()], ..BenchArgs::default() };
         assert_eq!(chosen(&only("replies-80ms-1%-16")).unwrap().len(), 1);
+        assert_eq!(chosen(&only("out-10ms-0%")).unwrap().len(), 1);
         assert!(chosen(&only("80ms")).unwrap().len() > 5);
         let refused = chosen(&only("90ms")).unwrap_err().to_string();
         assert!(refused.contains("90ms"), "{refused}");

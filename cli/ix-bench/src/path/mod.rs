@@ -28,8 +28,8 @@ pub const LOSS_HELP: &str = "Measures what IX and Linux carry over a path of 100
     holds one product of rate and round trip: round trips of 0.1 to 300 ms, loss of 0 to 5 % (also \
     in bursts), jitter of a tenth of the round trip, reordering; one flow and 16; bulk data to a \
     Linux receiver, bulk data from a Linux sender, and replies of 10 KB. Both use CUBIC, and BBR \
-    where the name says so. The rows have names, such as `out-80ms-1%`; --only measures those whose names contain one of some \
-    texts, --quick ten of them. Each run has another seed. A process of the benchmark simulates \
+    where the name says so. The rows have names, such as `out-80ms-1%`; --only measures those \
+    whose names contain one of some texts, --quick ten of them. Each run has another seed. A process of the benchmark simulates \
     the path. Needs root.";
 
 /// Help of `ix bench fairness`.

@@ -41,7 +41,7 @@ fn echoes(stream: &mut TcpStream) {
 
 fn takes_little(test: &str, nic: Nic) {
     let Some(program) = compile(test, "echo") else { return };
-    let Some(net) = TestNet::alone(test, nic, 1) else { return };
+    let Some(net) = TestNet::new(test, nic, 1) else { return };
     let service = net.start(&[program.to_str().expect("text"), "7"]);
     service.process.wait_for("ready", PATIENCE);
     echoes(&mut net.client.run(|| connect_to(SERVICE)));

@@ -102,27 +102,40 @@ fn an_epoll_server_serves_ix_and_linux() {
 /// IX's, says the same of every call.
 #[test]
 fn corner_cases_are_linuxs() {
-    corner_cases("corner_cases_are_linuxs", false, &[], &[]);
+    corner_cases("corner_cases_are_linuxs", &Nic::ALL, false, &[], &[]);
 }
 
 /// The same by a program that is linked statically, so that each call comes by its instruction.
 #[test]
 fn corner_cases_of_a_static_program_are_linuxs() {
     let test = "corner_cases_of_a_static_program_are_linuxs";
-    corner_cases(test, false, &["-static"], &["--domain", "process"]);
+    corner_cases(test, &[Nic::Afxdp], false, &["-static"], &["--domain", "process"]);
 }
 
 /// The same where each call costs a signal, because no instruction is rewritten.
 #[test]
 fn corner_cases_by_traps_alone_are_linuxs() {
     let flags = ["--domain", "process", "--syscalls", "trap"];
-    corner_cases("corner_cases_by_traps_alone_are_linuxs", false, &["-static"], &flags);
+    let test = "corner_cases_by_traps_alone_are_linuxs";
+    corner_cases(test, &[Nic::Afxdp], false, &["-static"], &flags);
 }
 
 /// The same with sockets of `AF_INET6`, and cases of both families on one socket.
 #[test]
 fn corner_cases_of_ipv6_are_linuxs() {
-    corner_cases("corner_cases_of_ipv6_are_linuxs", true, &[], &[]);
+    corner_cases("corner_cases_of_ipv6_are_linuxs", &[Nic::Afxdp], true, &[], &[]);
+}
+
+/// Those of above that run on one device in `.ci/run`, on the other.
+#[test]
+#[ignore = "long; .ci/run nightly"]
+fn corner_cases_of_each_kind_over_tap_are_linuxs() {
+    let test = "corner_cases_of_each_kind_over_tap_are_linuxs";
+    let traps = ["--domain", "process", "--syscalls", "trap"];
+    for flags in [&traps[..2], &traps] {
+        corner_cases(test, &[Nic::Tap], false, &["-static"], flags);
+    }
+    corner_cases(test, &[Nic::Tap], true, &[], &[]);
 }
 
 /// `::1`, and what a host sends to its own address of IPv6.
@@ -131,7 +144,7 @@ fn loopback(namespace: &Namespace) {
     namespace.set_up("lo", true).expect("up");
 }
 
-fn corner_cases(test: &str, v6: bool, flags: &[&str], ix: &[&str]) {
+fn corner_cases(test: &str, nics: &[Nic], v6: bool, flags: &[&str], ix: &[&str]) {
     let Some(program) = compile_with(test, "corners", flags) else { return };
     let is_static = flags.contains(&"-static");
     let program = program.to_str().expect("text");
@@ -206,8 +219,9 @@ fn corner_cases(test: &str, v6: bool, flags: &[&str], ix: &[&str]) {
     // Side by side, for they mostly wait.
     let (linux, ix) = std::thread::scope(|scope| {
         let linux = scope.spawn(on_linux);
-        let ix = [Nic::Tap, Nic::Afxdp].map(|nic| (nic, scope.spawn(move || on_ix(nic))));
-        let lines = ix.map(|(nic, run)| (nic, run.join().expect("it runs on IX")));
+        let ix: Vec<_> = nics.iter().map(|nic| (nic, scope.spawn(move || on_ix(*nic)))).collect();
+        let lines = ix.into_iter().map(|(nic, run)| (nic, run.join().expect("it runs on IX")));
+        let lines: Vec<_> = lines.collect();
         (linux.join().expect("it runs on Linux"), lines)
     });
     let Some(linux) = linux else { return };

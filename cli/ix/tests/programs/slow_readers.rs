@@ -54,7 +54,7 @@ fn read_slowly(readers: &mut [TcpStream]) -> usize {
 
 fn slow_readers(test: &str, nic: Nic) {
     let Some(program) = compile(test, "fill") else { return };
-    let Some(net) = TestNet::alone(test, nic, 1) else { return };
+    let Some(net) = TestNet::busy(test, nic, 1) else { return };
     let mut service = net.start(&[program.to_str().expect("text"), "7", "edge"]);
     service.process.wait_for("ready", PATIENCE);
     let mut readers: Vec<_> = (0..READERS)

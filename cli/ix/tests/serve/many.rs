@@ -41,7 +41,7 @@ fn exchange(streams: &mut [TcpStream], id: u64) {
 }
 
 fn ten_thousand(test: &str, nic: Nic) {
-    let Some(net) = TestNet::alone(test, nic, 1) else { return };
+    let Some(net) = TestNet::busy(test, nic, 1) else { return };
     let service = net.serve(&["64"]);
     let mut streams = open_many(&net);
     service.wait_until("all are open", PATIENCE, |stats| stats.total("flows") == MANY);
@@ -147,7 +147,7 @@ fn clients_come_and_go() {
                 skip_part("clients_come_and_go", Need::Cpus(queues), "too few CPUs");
                 continue;
             }
-            let Some(net) = TestNet::alone("clients_come_and_go", nic, queues) else { return };
+            let Some(net) = TestNet::busy("clients_come_and_go", nic, queues) else { return };
             let service = net.serve(&["64"]);
             churn(&net, service, ends);
         }
@@ -159,7 +159,7 @@ fn clients_come_and_go() {
 fn the_server_closes_first() {
     const CONNECTIONS: u64 = 2000;
     for nic in Nic::ALL {
-        let Some(net) = TestNet::alone("the_server_closes_first", nic, 1) else { return };
+        let Some(net) = TestNet::busy("the_server_closes_first", nic, 1) else { return };
         let service = net.serve(&["64", "--messages-per-connection", "2"]);
         let waited = net.client.run(|| {
             let mut waited = 0;
@@ -186,7 +186,7 @@ fn the_server_closes_first() {
 #[test]
 fn a_port_is_used_again_at_once() {
     for nic in Nic::ALL {
-        let Some(net) = TestNet::alone("a_port_is_used_again_at_once", nic, 1) else { return };
+        let Some(net) = TestNet::busy("a_port_is_used_again_at_once", nic, 1) else { return };
         // Two ports to choose from, and the server is in TIME-WAIT: both are used again and again.
         net.client.set_sysctl("net/ipv4/ip_local_port_range", "40000 40001").expect("sysctl");
         let service = net.serve(&["64", "--messages-per-connection", "1"]);

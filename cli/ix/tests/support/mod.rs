@@ -90,6 +90,11 @@ impl TestNet {
         TestNet::in_turn(Turn::part(queues), test, nic, queues)
     }
 
+    /// The same beside one other test at most: for what keeps a core busy, but measures nothing.
+    pub fn busy(test: &str, nic: Nic, queues: usize) -> Option<TestNet> {
+        TestNet::in_turn(Turn::part(2 * queues), test, nic, queues)
+    }
+
     /// The same with the machine for itself: for what is measured, or keeps every core busy.
     pub fn alone(test: &str, nic: Nic, queues: usize) -> Option<TestNet> {
         TestNet::in_turn(Turn::whole(), test, nic, queues)
