@@ -115,7 +115,10 @@ fn memcached_is_measured() {
     for workload in ["etc", "usr"] {
         for point in ["unloaded", "closed loop", "rate", "p99 under 500 µs"] {
             let is = |row: &&Value| row["workload"] == workload && row["point"] == point;
-            assert!(rows.iter().any(|row| is(&row) && row["system"] == "ix"), "{point}");
+            assert!(
+                rows.iter().any(|row| is(&row) && row["system"] == "memcached on ix"),
+                "{point}"
+            );
         }
     }
     let hits = |row: &Value| row.get("hit_rate").is_none_or(|rate| rate.as_f64() > Some(0.98));
