@@ -149,6 +149,8 @@ impl Core {
     }
 
     fn look_at(&mut self, id: Id) -> Handed {
+        // A program that is being executed finds a connection by its place, so that stays.
+        let executing = self.executing;
         let Some(socket) = self.sockets.get_mut(id) else { return Handed::Not };
         let (is_closed, passed) = (socket.fds == 0, socket.passed);
         if socket.sees_file_flags() {
@@ -198,7 +200,11 @@ impl Core {
                     let gift = Gift { to, token, from: None, asked: false, tries: 0 };
                     stream.gift = Some(Box::new(gift));
                     self.mark_dirty(id);
-                } else if !(holders::have_others(at) || passed && in_flight::is_open(at)) {
+                } else if !(executing
+                    || holders::have_others(at)
+                    || passed && in_flight::is_open(at))
+                {
+                    // The next program finds a connection by its place, so that stays meanwhile.
                     stream.shared = None;
                     holders::leave(at);
                     self.leaves_to_others(id);
@@ -305,4 +311,32 @@ enum Handed {
     Quiet,
     /// It is looked at again soon.
     Looks,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pid;
+
+    #[test]
+    fn the_place_of_what_an_executed_program_inherits_stays() {
+        let _one = holders::ONE_TEST.lock();
+        holders::begin_run();
+        pid::note();
+        assert!(holders::begin(), "there is a place");
+        let at = holders::hold(None).expect("a place");
+        let mut core = Core::new();
+        let mut stream = Stream::new(Phase::Open, 1, "10.0.0.1:80".parse().unwrap(), None);
+        stream.shared = Some(at);
+        let kind = Kind::Stream(Box::new(stream));
+        let id = core.sockets.insert(Socket { fds: 1, ..Socket::new(kind, false, false) });
+        let mut place_after_a_look = |executing| {
+            core.executing = executing;
+            core.is_handed(id);
+            core.hand_over();
+            core.sockets.get(id).and_then(Socket::noted_at)
+        };
+        assert_eq!(place_after_a_look(true), Some(at), "no other process has it yet");
+        assert_eq!(place_after_a_look(false), None, "none has it");
+    }
 }

@@ -358,7 +358,7 @@ impl Core {
         self.elastic_threads.iter_mut().for_each(ElasticThread::forked);
         elastic_thread::forked();
         (self.wakeups, self.stay_out, self.waits_to_serve) = (Wakeups::none(), 0, false);
-        self.in_reserve = false;
+        (self.in_reserve, self.executing) = (false, false);
         // Their second mapping is the parent's.
         self.rings.clear();
         self.asks_again = None;

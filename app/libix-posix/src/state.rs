@@ -68,6 +68,8 @@ pub struct Core {
     pub is_lost: bool,
     /// No thread of this process has waited for its listeners.
     pub in_reserve: bool,
+    /// This process is about to execute another program, which has what several processes have.
+    pub executing: bool,
     /// The program is about to end.
     pub finishing: bool,
     /// A thread of ours waits until the serving process ends.
@@ -124,6 +126,7 @@ impl Core {
             quiet_sets: None,
             is_lost: false,
             in_reserve: false,
+            executing: false,
             finishing: false,
             waits_to_serve: false,
             asks_again: None,

@@ -1,4 +1,5 @@
 //! Executing other programs, here or in a child. They inherit what they would inherit on Linux.
+use crate::lock::lock;
 use crate::ops::{before_exec, name_inherited};
 use crate::successor::{self, Strings, Successor};
 use crate::{custodian, holders, kin, log, process, real};
@@ -63,6 +64,7 @@ unsafe fn execute(
         next.execute();
         kin::comes_back(kin);
         holders::comes_back();
+        lock().executing = false;
     }
     leaves_connections();
     // SAFETY: the program's own string, or null.

@@ -50,6 +50,8 @@ pub fn name(core: &mut Core, fd: RawFd, passed: bool) -> Option<u32> {
 /// its sockets are noted. `passed`: in a process that is not known yet.
 pub fn name_inherited(passed: bool) -> Vec<u32> {
     let mut core = lock();
+    // From here on, for a helper looks at what has been named as soon as the lock is released.
+    core.executing |= !passed;
     let mut all = Vec::new();
     for (fd, entry) in fds::within(0, u32::MAX) {
         let Entry::Socket(index) = entry else { continue };
