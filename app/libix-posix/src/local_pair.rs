@@ -10,6 +10,9 @@ use crate::stream::{Phase, Stream};
 use libc::{EPOLLIN, EPOLLOUT, EPOLLRDNORM, EPOLLWRNORM};
 use std::net::SocketAddr;
 
+/// How often another port is asked for.
+const OTHERS_MAX: usize = 8;
+
 const IN: i32 = EPOLLIN | EPOLLRDNORM;
 const OUT: i32 = EPOLLOUT | EPOLLWRNORM;
 
@@ -20,7 +23,18 @@ impl Core {
         let bound = self.sockets.get(id).ok_or(libc::EBADF)?.bound;
         let port = match bound {
             Some(at) => at.port(),
-            None => self.free_port(id, to.ip(), true).map_err(|_| libc::EADDRNOTAVAIL)?,
+            None => {
+                // Not the one that it connects to, or it would be its own peer. On Linux these
+                // differ by their parity.
+                let mut port = self.free_port(id, to.ip(), true);
+                for _ in 0..OTHERS_MAX {
+                    if port != Ok(to.port()) {
+                        break;
+                    }
+                    port = self.free_port(id, to.ip(), true);
+                }
+                port.map_err(|_| libc::EADDRNOTAVAIL)?
+            }
         };
         let ip = bound
             .map_or(to.ip(), |at| if family::is_wildcard(at.ip()) { to.ip() } else { at.ip() });
