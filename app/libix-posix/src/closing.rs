@@ -1,4 +1,5 @@
 //! How sockets end: closed by the program, ended by the peer, or refused by the dataplane.
+use crate::holders;
 use crate::slab::Id;
 use crate::socket::{Kind, Socket};
 use crate::state::Core;
@@ -128,7 +129,7 @@ impl Core {
         stream.flow_is_gone();
         // A deferred connection is not known to the program yet.
         let deferred_at = stream.deferred_until_us.and(stream.queued_at);
-        let is_gift = stream.gift.is_some() && stream.shared.is_none();
+        let (is_gift, shared) = (stream.gift.is_some() && stream.shared.is_none(), stream.shared);
         let orphan = stream.flow.ending != Ending::No || deferred_at.is_some() || is_gift;
         socket.error = errno;
         let listener = deferred_at.and_then(|at| self.sockets.get_mut(at)?.listener());
@@ -140,6 +141,8 @@ impl Core {
             self.sockets.remove(id);
             return;
         }
+        // Said now: this process may end before it looks at what others have.
+        shared.into_iter().for_each(|at| holders::ends(at, errno));
         self.notify(id, IN | OUT | EPOLLRDHUP | EPOLLHUP | EPOLLERR);
     }
 

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 /// How long the process waits until the child has everything.
 const BEGINS: Duration = Duration::from_secs(5);
-/// How long connections may take that wait at its listeners: the custodian answers within this, even
+/// How long connections may take that wait at its listeners. The custodian answers within this even
 /// on a machine that has much else to do.
 const LEAVES: Duration = Duration::from_secs(2);
 /// How long the next program may leave what it has inherited alone.
@@ -132,10 +132,17 @@ fn keep(kept: &[u32], ready: RawFd) -> ! {
             Kind::Stream(stream) => stream.phase == Phase::Away,
             _ => false,
         };
+        // Connections that wait at a listener go to a process that listens already.
+        let opens = core.ports.ids().into_iter().any(|port| {
+            let port = core.ports.get(port).filter(|port| !port.members.is_empty());
+            port.is_some_and(|port| port.handles.outcome().is_none())
+        });
         let ids = core.sockets.ids();
         let mut noted = ids.into_iter().filter_map(|id| core.sockets.get(id));
-        !noted
-            .any(|socket| is_away(socket) && socket.noted_at().is_some_and(|at| kept.contains(&at)))
+        !opens
+            && !noted.any(|socket| {
+                is_away(socket) && socket.noted_at().is_some_and(|at| kept.contains(&at))
+            })
     });
     if let Some(ready) = ready {
         fds::close_private(ready);

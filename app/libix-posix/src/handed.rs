@@ -22,6 +22,8 @@ const LOOKS_US: u64 = 5_000;
 /// The same when nobody has said anything for [`NEW_US`].
 const SELDOM_US: u64 = 50_000;
 const NEW_US: u64 = 200_000;
+/// How long a connection whose sender over a Unix socket was killed may be on its way, µs.
+const KEPT_US: u64 = 1_000_000;
 /// Time between looks at whether the others have ended, µs.
 const ENDS_US: u64 = 50_000;
 
@@ -192,6 +194,8 @@ impl Core {
                 }
                 Handed::Looks
             }
+            // What a killed process has read comes first, or it would count as unread at the end.
+            _ if is_closed && stream.skips() => Handed::Looks,
             _ => {
                 let has_news = stream.unread() > 0 || stream.eof;
                 let watcher = || holders::watcher(at).filter(|_| has_news);
@@ -201,6 +205,7 @@ impl Core {
                     stream.gift = Some(Box::new(gift));
                     self.mark_dirty(id);
                 } else if !(executing
+                    || clock::now_us() < stream.kept_until_us
                     || holders::have_others(at)
                     || passed && in_flight::is_open(at))
                 {
@@ -227,10 +232,13 @@ impl Core {
         let Some(at) = stream.shared else { return false };
         // Nobody may have it yet who is to get it: then its place stays.
         let is_in_flight = passed && !holders::have_others(at) && in_flight::is_open(at);
-        if !is_in_flight {
+        let goes_on = stream.phase != Phase::Dead && (is_in_flight || holders::have_others(at));
+        // The owner has its place until it has given the connection away: who has it now may send
+        // it on, over a Unix socket, to a process that finds it by the place.
+        let is_owner = goes_on && stream.phase != Phase::Away;
+        if !is_in_flight && !is_owner {
             holders::leave(at);
         }
-        let goes_on = stream.phase != Phase::Dead && (is_in_flight || holders::have_others(at));
         if stream.phase == Phase::Away {
             if stream.flow.send.len() == 0 {
                 self.sockets.remove(id);
@@ -286,6 +294,10 @@ impl Core {
             // It was closed here meanwhile, and goes on to another one.
             let mut stream = Stream::new(Phase::Away, 0, peer, None);
             stream.shared = Some(at);
+            // Or it is on its way over a Unix socket, and its sender was killed.
+            if holders::was_passed(at) && holders::hold(Some(at)).is_some() {
+                stream.kept_until_us = clock::now_us() + KEPT_US;
+            }
             let id = self.sockets.insert(Socket::new(Kind::Stream(Box::new(stream)), false, false));
             self.handed.push(id);
             id

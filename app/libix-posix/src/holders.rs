@@ -39,6 +39,8 @@ struct One {
     ended: AtomicU32,
     /// What all its processes see of it ([`crate::file_flags`]); 0: nothing is noted.
     flags: AtomicU32,
+    /// Whether a descriptor of it was sent over a Unix socket; 0: none was.
+    passed: AtomicU32,
     /// Bytes of the peer's stream that its processes have read.
     consumed: AtomicU64,
 }
@@ -340,6 +342,7 @@ fn take_connection(own: usize) -> Option<u32> {
     shared.connections[at].owner.store(0, Ordering::Relaxed);
     shared.connections[at].flags.store(0, Ordering::Relaxed);
     shared.connections[at].watchers.store(0, Ordering::Relaxed);
+    shared.connections[at].passed.store(0, Ordering::Relaxed);
     shared.top.fetch_max(at as u32 + 1, Ordering::AcqRel);
     shared.connections[at].serial.fetch_add(1, Ordering::AcqRel);
     NEXT.store(at as u32 + 1, Ordering::Relaxed);
@@ -353,6 +356,18 @@ pub fn hold(at: Option<u32>) -> Option<u32> {
     connection(at)?.holders.fetch_or(1 << own, Ordering::AcqRel);
     changed();
     Some(at)
+}
+
+/// A descriptor of a socket is about to be sent over a Unix socket.
+pub fn passes(at: u32) {
+    if let Some(one) = connection(at) {
+        one.passed.store(1, Ordering::Release);
+    }
+}
+
+/// Whether one was ever sent, so that a process may still get it.
+pub fn was_passed(at: u32) -> bool {
+    connection(at).is_some_and(|one| one.passed.load(Ordering::Acquire) != 0)
 }
 
 /// What a socket is.

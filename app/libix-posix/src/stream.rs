@@ -127,6 +127,9 @@ pub struct Stream {
     consumed: u64,
     /// Of the next bytes that are announced, those that another process has read.
     skip: u64,
+    /// Its sender over a Unix socket was killed: until then it lives without a descriptor, µs; 0:
+    /// that is not so.
+    pub kept_until_us: u64,
     /// What another process is told that gets it when this one has been killed; 0: none does.
     pub legacy: u64,
     /// What the dataplane was told of that.
@@ -177,6 +180,7 @@ impl Stream {
             skip: 0,
             legacy: 0,
             legacy_told: 0,
+            kept_until_us: 0,
         }
     }
 
@@ -265,6 +269,11 @@ impl Stream {
     /// Whether another process has read the next bytes, as many as these.
     pub fn is_consumed(&self, bytes: u32) -> bool {
         self.skip >= u64::from(bytes)
+    }
+
+    /// Whether bytes are still to come that another process has read.
+    pub fn skips(&self) -> bool {
+        self.skip > 0 && !self.eof
     }
 
     /// Drops what another process has read.

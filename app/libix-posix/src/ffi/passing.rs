@@ -38,8 +38,8 @@ pub unsafe fn descriptors_go(message: *const msghdr) {
     let fds = unsafe { cmsg::rights(message) };
     if fds.iter().any(|fd| fds::is_ours(*fd)) {
         let mut core = lock();
-        for fd in fds {
-            ops::name(&mut core, fd, true);
-        }
+        let named: Vec<u32> =
+            fds.into_iter().filter_map(|fd| ops::name(&mut core, fd, true)).collect();
+        drop(ops::leaves_word(core, &named));
     }
 }

@@ -31,7 +31,7 @@ pub use connect::{connect, disconnect};
 use libc::{AF_INET, AF_INET6, SOCK_CLOEXEC, SOCK_DGRAM, SOCK_NONBLOCK, SOCK_STREAM, socklen_t};
 pub use listen::{accept, listen};
 pub use names::{info, own_name, peer_name};
-pub use passed::{adopt, adopt_inherited, name, name_inherited};
+pub use passed::{adopt, adopt_inherited, leaves_word, name, name_inherited};
 pub use replay::set_congestion;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;

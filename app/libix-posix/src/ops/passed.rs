@@ -2,12 +2,13 @@
 //! descriptor goes there, and names the socket ([`crate::holders`]).
 use super::{drop_entry, use_linux};
 use crate::fds::{self, Entry};
-use crate::lock::lock;
+use crate::lock::{Guard, lock};
 use crate::record::{self, What};
 use crate::slab::Id;
 use crate::socket::{Datagrams, Kind, Socket, Under};
 use crate::state::Core;
-use crate::{holders, in_flight, kin};
+use crate::stream::Phase;
+use crate::{holders, in_flight, kin, wait};
 use std::os::fd::RawFd;
 
 /// Whoever gets this descriptor finds its socket. `passed`: it goes to a process that is not known.
@@ -33,6 +34,7 @@ pub fn name(core: &mut Core, fd: RawFd, passed: bool) -> Option<u32> {
         return None;
     }
     if passed {
+        holders::passes(at);
         in_flight::watch(fd, at);
     }
     match socket.stream() {
@@ -79,12 +81,22 @@ pub fn adopt(core: &mut Core, fd: RawFd) {
     let before = fds::replace(fd, Entry::Linux);
     drop_entry(core, before);
     let Some(at) = fds::socket_inode(fd).and_then(holders::named) else { return };
+    // It may be kept here without a descriptor, because its sender was killed.
     let is_same = |id: &Id| {
+        let is_kept = |socket: &Socket| match &socket.kind {
+            Kind::Stream(stream) => stream.kept_until_us != 0 && stream.phase != Phase::Dead,
+            _ => false,
+        };
         let socket = core.sockets.get(*id);
-        socket.is_some_and(|socket| socket.fds > 0 && socket.noted_at() == Some(at))
+        socket.is_some_and(|socket| {
+            (socket.fds > 0 || is_kept(socket)) && socket.noted_at() == Some(at)
+        })
     };
     if let Some(id) = core.sockets.ids().into_iter().find(is_same) {
         if let Some(socket) = core.sockets.get_mut(id) {
+            if socket.fds == 0 {
+                comes_back(socket, fd, at);
+            }
             socket.fds += 1;
         }
         fds::replace(fd, Entry::Socket(fds::index_of(id)));
@@ -105,6 +117,41 @@ pub fn adopt(core: &mut Core, fd: RawFd) {
         What::Datagrams(peer) => receives(core, id, peer),
         What::Idle { .. } => {}
     }
+}
+
+/// A connection that was kept here has come with this descriptor.
+fn comes_back(socket: &mut Socket, fd: RawFd, at: u32) {
+    let Some((told, _)) = record::read(&holders::record(at), at) else { return };
+    (socket.number, socket.close_on_exec) = (fd, fds::closes_on_exec(fd));
+    (socket.alone, socket.bound, socket.options) = (false, told.bound, told.options);
+    (socket.ipv6, socket.nonblocking) = (told.ipv6, told.nonblocking);
+    let (Some(stream), Kind::Stream(told)) = (socket.stream(), told.kind) else { return };
+    (stream.local, stream.read_shut, stream.kept_until_us) = (told.local, told.read_shut, 0);
+    stream.announced = true;
+}
+
+/// Before descriptors of these sockets go to a process that is not known: the dataplane knows what
+/// becomes of them if this process is killed.
+pub fn leaves_word(mut core: Guard, places: &[u32]) -> Guard {
+    let owes = |core: &mut Core| {
+        let owes = |socket: &Socket| {
+            let Kind::Stream(stream) = &socket.kind else { return false };
+            let is_owned = matches!(stream.phase, Phase::ToAccept | Phase::Open);
+            let is_named = stream.shared.is_some_and(|at| places.contains(&at));
+            is_owned && is_named && stream.legacy != stream.legacy_told
+        };
+        core.sockets.ids().into_iter().any(|id| core.sockets.get(id).is_some_and(owes))
+    };
+    // One that was just accepted takes two cycles.
+    for _ in 0..4 {
+        if places.is_empty() || !core.has_begun() || !owes(&mut core) {
+            break;
+        }
+        let home = core.home();
+        core = wait::instead_of_helper(core, home);
+        core = wait::poll(core, home);
+    }
+    core
 }
 
 /// A UDP socket that another process has bound.

@@ -19,10 +19,6 @@ const DIFFERS: &[(&str, &[&str])] = &[
         &["sent_before_the_kill"],
     ),
     (
-        "a socket on its way over a Unix socket lives as long as its sender",
-        &["passed_by_a_process_that_is_killed"],
-    ),
-    (
         "what a bound socket becomes in one process it does not become in another one",
         &["child_listens_and_the_parent_accepts", "child_connects"],
     ),
