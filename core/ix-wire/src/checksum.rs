@@ -7,7 +7,7 @@ use crate::IpAddr;
 /// the result) and folded only at the end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Checksum {
-    /// Cannot overflow: at most 2^32 pieces of at most 2^32 each.
+    /// Cannot overflow: at most 2^16 pieces of at most 2^48 each.
     sum: u64,
     /// The number of bytes so far is odd: the next piece begins in the middle of a word.
     odd: bool,
@@ -23,7 +23,7 @@ impl Checksum {
     /// The sum of one piece.
     #[inline]
     pub fn of(bytes: &[u8]) -> Self {
-        Self { sum: u64::from(sum_native(bytes)), odd: bytes.len() % 2 == 1 }
+        Self { sum: sum_native(bytes), odd: bytes.len() % 2 == 1 }
     }
 
     /// The pseudo-header of TCP and UDP: addresses, protocol and length of the transport packet.
@@ -33,8 +33,7 @@ impl Checksum {
     #[inline]
     pub fn pseudo_header(src: IpAddr, dst: IpAddr, protocol: u8, length: usize) -> Self {
         debug_assert!(length <= u16::MAX as usize);
-        let addresses = fold_32(wide(&src.0) + wide(&dst.0));
-        let mut pseudo = Self { sum: u64::from(addresses), odd: false };
+        let mut pseudo = Self { sum: wide(&src.0) + wide(&dst.0), odd: false };
         pseudo.add_u32(u32::from(protocol) + length as u32);
         pseudo
     }
@@ -42,8 +41,7 @@ impl Checksum {
     /// This sum and that of two addresses: of a pseudo-header without its other words.
     #[inline]
     pub(crate) fn with_addresses(self, src: IpAddr, dst: IpAddr) -> Self {
-        let addresses = fold_32(wide(&src.0) + wide(&dst.0));
-        Self { sum: self.sum + u64::from(addresses), odd: self.odd }
+        Self { sum: self.sum + wide(&src.0) + wide(&dst.0), odd: self.odd }
     }
 
     /// [`Self::pseudo_header`] of plain IPv4 addresses.
@@ -66,8 +64,7 @@ impl Checksum {
     #[inline]
     pub fn append(&mut self, next: Checksum) {
         // After an odd number of bytes, each byte of the piece is in the other half of its word.
-        let sum = fold_16(next.sum);
-        self.sum += u64::from(if self.odd { sum.swap_bytes() } else { sum });
+        self.sum += if self.odd { fold_16(next.sum).swap_bytes().into() } else { next.sum };
         self.odd ^= next.odd;
     }
 
@@ -124,11 +121,11 @@ pub const fn update_u32(check: u16, old: u32, new: u32) -> u16 {
     update_u16(check, old as u16, new as u16)
 }
 
-/// The sum of `bytes` in native words, folded to 32 bits; an odd last byte is padded with zero.
+/// The sum of `bytes` in native words, below 2^48; an odd last byte is padded with zero.
 ///
 /// It adds 64-bit words to two sums, so that the carries of one do not wait for those of the other.
 #[inline]
-fn sum_native(bytes: &[u8]) -> u32 {
+fn sum_native(bytes: &[u8]) -> u64 {
     let (mut even, mut odd) = (Wide::default(), Wide::default());
     let (blocks, rest) = bytes.as_chunks::<64>();
     for block in blocks {
@@ -137,34 +134,43 @@ fn sum_native(bytes: &[u8]) -> u32 {
             odd.add(quads(second));
         }
     }
+    let sum = even.total() + odd.total();
+    if rest.is_empty() { sum } else { sum + sum_of_rest(rest) }
+}
+
+/// [`sum_native`] of less than 64 bytes.
+#[inline]
+fn sum_of_rest(rest: &[u8]) -> u64 {
     let (block, rest) = rest.as_chunks::<32>();
+    let mut wide = Wide::default();
     if let [block] = block {
-        even.add(quads(block));
+        wide.add(quads(block));
     }
-    let (mut even, mut odd) = (even.total(), odd.total());
+    let mut sum = wide.total();
     let (words, tail) = rest.as_chunks::<8>();
     for word in words {
-        even += u128::from(u64::from_ne_bytes(*word));
+        sum += halves(u64::from_ne_bytes(*word));
     }
     // In powers of two: a copy of variable length costs more than the whole sum of a short packet.
     let (words, tail) = tail.as_chunks::<4>();
     if let [word] = words {
-        odd += u128::from(u32::from_ne_bytes(*word));
+        sum += u64::from(u32::from_ne_bytes(*word));
     }
     let (words, tail) = tail.as_chunks::<2>();
     if let [word] = words {
-        odd += u128::from(u16::from_ne_bytes(*word));
+        sum += u64::from(u16::from_ne_bytes(*word));
     }
     if let [last] = tail {
-        odd += u128::from(u16::from_ne_bytes([*last, 0]));
+        sum += u64::from(u16::from_ne_bytes([*last, 0]));
     }
-    fold_32(even + odd)
+    sum
 }
 
 /// A sum of 64-bit words.
 #[derive(Default)]
 struct Wide {
     low: u64,
+    /// Its carries.
     high: u64,
 }
 
@@ -180,9 +186,10 @@ impl Wide {
         self.high += u64::from(carry);
     }
 
+    /// Its one's complement, in 34 bits for a packet.
     #[inline]
-    fn total(self) -> u128 {
-        u128::from(self.high) << 64 | u128::from(self.low)
+    fn total(self) -> u64 {
+        halves(self.low) + self.high
     }
 }
 
@@ -192,28 +199,26 @@ fn quads(block: &[u8; 32]) -> [u64; 4] {
     [0, 1, 2, 3].map(|i| u64::from_ne_bytes(words[i]))
 }
 
+/// The sum of the four 32-bit words of an address.
 #[inline]
-fn wide(address: &[u8; 16]) -> u128 {
+fn wide(address: &[u8; 16]) -> u64 {
     let (words, _) = address.as_chunks::<8>();
-    u128::from(u64::from_ne_bytes(words[0])) + u128::from(u64::from_ne_bytes(words[1]))
+    halves(u64::from_ne_bytes(words[0])) + halves(u64::from_ne_bytes(words[1]))
 }
 
-/// End-around carry down to 32 bits. The sum of at most 2^32 64-bit words is below 2^96.
+/// The sum of a word's halves: equal to the word in one's complement.
 #[inline]
-const fn fold_32(sum: u128) -> u32 {
-    let sum = (sum as u64 as u128) + (sum >> 64);
-    let sum = (sum as u64) + ((sum >> 64) as u64);
-    let sum = (sum as u32 as u64) + (sum >> 32);
-    (sum as u32) + (sum >> 32) as u32
+const fn halves(word: u64) -> u64 {
+    (word & 0xffff_ffff) + (word >> 32)
 }
 
 /// The sum of the number's 16-bit words, folded, in the byte order of the number.
 #[inline]
 pub(crate) const fn fold_16(sum: u64) -> u16 {
-    let sum = (sum & 0xffff_ffff) + (sum >> 32);
-    let sum = (sum & 0xffff) + ((sum >> 16) & 0xffff) + (sum >> 32);
-    let sum = (sum & 0xffff) + (sum >> 16);
-    ((sum & 0xffff) + (sum >> 16)) as u16
+    // Added to itself with its halves exchanged, a number has in its upper half the sum of both and
+    // the carry of the lower one, which is that of this sum: the end-around carry.
+    let sum = (sum.wrapping_add(sum.rotate_left(32)) >> 32) as u32;
+    (sum.wrapping_add(sum.rotate_left(16)) >> 16) as u16
 }
 
 #[cfg(test)]
@@ -244,7 +249,7 @@ mod tests {
         assert_eq!(checksum(&[0; 65_535]), 0xffff);
         assert_eq!(checksum(&[]), 0xffff);
         assert_eq!(fold_16(u64::MAX), 0xffff);
-        assert_eq!(fold_32(u128::MAX >> 32), u32::MAX);
+        assert_eq!((fold_16(0), fold_16(1 << 63), fold_16(0xffff_0001)), (0, 1 << 15, 1));
     }
 
     #[test]
