@@ -35,7 +35,7 @@ pub(crate) struct AckReport {
 impl<B: RxBuf> Tcb<B> {
     /// Processes the acknowledgement of a segment that has passed all checks. `has_text`: the
     /// segment carries data or FIN, so it is not a duplicate acknowledgement.
-    #[inline]
+    #[inline(never)]
     pub(crate) fn acknowledged(
         &mut self,
         cfg: &Config,
@@ -44,8 +44,21 @@ impl<B: RxBuf> Tcb<B> {
         has_text: bool,
         out: &mut impl Output<B>,
     ) {
+        self.acknowledged_here(cfg, now_us, hdr, has_text, out);
+    }
+
+    /// The same, inlined for the segment that was predicted.
+    #[inline(always)]
+    pub(crate) fn acknowledged_here(
+        &mut self,
+        cfg: &Config,
+        now_us: u64,
+        hdr: &TcpHeader,
+        has_text: bool,
+        out: &mut impl Output<B>,
+    ) {
         let wnd_before = self.snd_wnd;
-        let report = self.retire(now_us, hdr, out);
+        let report = self.retire_here(now_us, hdr, out);
         if hdr.ack.ge(self.snd_una) {
             self.take_window(hdr, report.acked > 0);
         }
@@ -78,13 +91,19 @@ impl<B: RxBuf> Tcb<B> {
     }
 
     /// Removes what `hdr` acknowledges cumulatively from the records and the send stream.
-    #[inline]
+    #[inline(never)]
     pub(crate) fn retire(
         &mut self,
         now_us: u64,
         hdr: &TcpHeader,
         out: &mut impl Output<B>,
     ) -> AckReport {
+        self.retire_here(now_us, hdr, out)
+    }
+
+    /// The same, inlined.
+    #[inline(always)]
+    fn retire_here(&mut self, now_us: u64, hdr: &TcpHeader, out: &mut impl Output<B>) -> AckReport {
         let ack = hdr.ack;
         if ack.le(self.snd_una) {
             return AckReport::default();
@@ -162,7 +181,7 @@ impl<B: RxBuf> Tcb<B> {
 
     /// The common case of [`Self::retire`]: everything in flight is one segment that was sent once,
     /// without SYN and FIN, and it is acknowledged.
-    #[inline]
+    #[inline(always)]
     fn retire_only(
         &mut self,
         record: TxRecord,
@@ -243,7 +262,7 @@ impl<B: RxBuf> Tcb<B> {
 
     /// Processes everything but the plain advance: duplicates, SACK, losses, congestion control,
     /// timer.
-    #[inline]
+    #[inline(always)]
     fn digest(
         &mut self,
         now_us: u64,

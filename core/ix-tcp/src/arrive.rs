@@ -34,7 +34,7 @@ impl<B: RxBuf> Tcb<B> {
             {
                 self.remember_ts(val, now_us);
             }
-            self.acknowledged(cfg, now_us, hdr, payload.is_some(), out);
+            self.acknowledged_here(cfg, now_us, hdr, payload.is_some(), out);
             if let Some(buf) = payload {
                 let before = self.rcv_nxt;
                 self.take_in_order(cfg, buf, out);

@@ -167,7 +167,8 @@ impl<B: RxBuf> Tcb<B> {
         if self.one_in_flight() { u64::from(cfg.delayed_ack_allowance_us) } else { 0 }
     }
 
-    fn one_in_flight(&self) -> bool {
+    #[inline]
+    pub(crate) fn one_in_flight(&self) -> bool {
         self.flight_bytes() < 2 * u32::from(self.mss)
     }
 

@@ -51,7 +51,14 @@ impl<B: RxBuf> Tcb<B> {
             return;
         }
         self.flags.clear(Flags::TX_BLOCKED);
-        if self.handshake_done() {
+        if let Some(len) = self.message_len(now_us) {
+            if !self.send_message(cfg, now_us, len, out) {
+                self.acknowledge(cfg, now_us, out);
+            }
+            if !self.keeps_loss_timer(cfg) {
+                self.arm_loss_timer(cfg, now_us);
+            }
+        } else if self.handshake_done() {
             if self.reassembly.is_some() && self.state.receives() {
                 self.drain_reassembly(out);
                 self.take_fin(cfg, now_us, false, out);
@@ -66,6 +73,9 @@ impl<B: RxBuf> Tcb<B> {
             let asleep = self.loss_at_us == NEVER
                 || self.loss_timer == LossTimer::Idle && self.waits_without_flight();
             if sent.any() || self.flags.has(Flags::REARM) || asleep {
+                if !sent.held && self.keeps_loss_timer(cfg) {
+                    return self.check();
+                }
                 self.arm_loss_timer(cfg, now_us);
                 if sent.held {
                     self.arm_pace();
@@ -80,6 +90,61 @@ impl<B: RxBuf> Tcb<B> {
             }
         }
         self.check();
+    }
+
+    /// Octets of what most output is: a request or a reply that goes into one segment, with a
+    /// timestamp and nothing else, while nothing is in flight and nothing is amiss.
+    #[inline(always)]
+    fn message_len(&self, now_us: u64) -> Option<u32> {
+        let len = self.snd_buf_bytes;
+        let is_plain = self.state == State::Established
+            && self.snd_nxt == self.snd_una
+            && !self.records.is_large()
+            && self.loss.is_none()
+            && self.reassembly.is_none()
+            && self.ecn.is_silent()
+            && self.flags.bits() & (Flags::TIMESTAMPS | Flags::CWND_LIMITED) == Flags::TIMESTAMPS
+            && len.wrapping_sub(1) < u32::from(self.mss)
+            && len as i32 <= self.snd_room()
+            && !self.was_idle(now_us);
+        is_plain.then_some(len)
+    }
+
+    /// Sends that. The same as [`Self::send_new`], without what cannot be: nothing waits behind it,
+    /// and neither window limits it.
+    #[inline(always)]
+    fn send_message(
+        &mut self,
+        cfg: &Config,
+        now_us: u64,
+        len: u32,
+        out: &mut impl Output<B>,
+    ) -> bool {
+        let seq = self.snd_una;
+        let seg = SegmentOut {
+            seq,
+            ack: self.rcv_nxt,
+            flags: TcpFlags::ACK | TcpFlags::PSH,
+            window: self.offer_window(cfg),
+            ecn: NOT_ECT,
+            options: TcpOptions {
+                timestamp: Some((self.ts_at(now_us), self.ts_recent)),
+                ..TcpOptions::NONE
+            },
+            payload_offset: 0,
+            payload_len: len,
+            retransmission: false,
+        };
+        if !self.transmit(&seg, out) {
+            return false;
+        }
+        self.acknowledged_now();
+        self.rto_base_us = now_us;
+        self.records.push(TxRecord { sent_us: now_us, seq, len: len as u16, marks: 0 });
+        self.snd_nxt = seq + len;
+        self.last_snd_ms = ms_of(now_us);
+        self.ack_pace.data_sent();
+        true
     }
 
     /// Whether [`Self::output`] may have something to do.
@@ -364,12 +429,18 @@ impl<B: RxBuf> Tcb<B> {
         len >= mss || len > 0 && len >= self.snd_wnd_max / 2
     }
 
+    /// Whether nothing was sent for so long that the window may have to restart.
+    #[inline]
+    fn was_idle(&self, now_us: u64) -> bool {
+        ms_of(now_us).wrapping_sub(self.last_snd_ms) > IDLE_MIN_US >> 10
+    }
+
     /// Restarts the congestion window after an idle time (RFC 5681 section 4.1).
     fn restart_after_idle(&mut self, cfg: &Config, now_us: u64) {
-        let idle_ms = ms_of(now_us).wrapping_sub(self.last_snd_ms);
-        if idle_ms <= IDLE_MIN_US >> 10 {
+        if !self.was_idle(now_us) {
             return;
         }
+        let idle_ms = ms_of(now_us).wrapping_sub(self.last_snd_ms);
         let rto_us = self.rtt.rto_us(IDLE_MIN_US, cfg.max_rto_us, cfg.initial_rto_us);
         if idle_ms > rto_us >> 10 {
             let timeouts = idle_ms / (rto_us >> 10).max(1);

@@ -103,6 +103,9 @@ pub(crate) enum LossTimer {
     Idle,
     /// The pace at which data is sent.
     Pace,
+    /// A timeout or a tail loss probe whose time has become later, which is computed only when this
+    /// one comes.
+    Earlier,
 }
 
 /// The phase of loss recovery.

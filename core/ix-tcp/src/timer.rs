@@ -101,12 +101,43 @@ impl<B: RxBuf> Tcb<B> {
         self.records.first().is_some_and(|first| first.has(TxRecord::PROBE))
     }
 
-    /// Sets the loss timer if an acknowledgement has left that undone.
+    /// Sets the loss timer if that was left undone: by an acknowledgement, or because the time that
+    /// it was set to was early enough and has come now. To be called before [`Self::deadline`] tells
+    /// whether anything is due.
     #[inline]
-    pub(crate) fn settle_loss_timer(&mut self, cfg: &Config, now_us: u64) {
-        if self.flags.has(Flags::REARM) {
+    pub fn settle_loss_timer(&mut self, cfg: &Config, now_us: u64) {
+        if self.loss_timer == LossTimer::Earlier && now_us >= self.loss_at_us {
+            // As if it had been set when data was last sent, or acknowledged.
+            let last = self.records.len().checked_sub(1).and_then(|last| self.records.get(last));
+            let sent_us = last.map_or(0, |last| last.sent_us);
+            self.arm_loss_timer(cfg, self.rto_base_us.max(sent_us));
+        } else if self.flags.has(Flags::REARM) {
             self.arm_loss_timer(cfg, now_us);
         }
+    }
+
+    /// Whether timeout and tail loss probe cannot come before the time that the loss timer is set
+    /// to. Then it stays: the right time is computed when this one comes, and not for each message.
+    #[inline]
+    pub(crate) fn keeps_loss_timer(&mut self, cfg: &Config) -> bool {
+        let is_one =
+            matches!(self.loss_timer, LossTimer::Earlier | LossTimer::Tlp | LossTimer::Rto);
+        let (probe_us, timeout_us) = match self.one_in_flight() {
+            true => (cfg.max_ack_delay_us, cfg.delayed_ack_allowance_us),
+            false => (0, 0),
+        };
+        // Neither is shorter than this, whatever the path's round-trip time.
+        let least_us = cfg.min_pto_us.saturating_add(probe_us);
+        let least_us = least_us.min(cfg.min_rto_us.saturating_add(timeout_us)).min(cfg.max_rto_us);
+        let keeps = is_one
+            && self.loss.is_none()
+            && !self.records.is_empty()
+            && self.loss_at_us <= self.rto_base_us + u64::from(least_us);
+        if keeps {
+            self.loss_timer = LossTimer::Earlier;
+            self.flags.clear(Flags::REARM);
+        }
+        keeps
     }
 
     /// Sets the loss timer to what must happen next.
@@ -210,6 +241,8 @@ impl<B: RxBuf> Tcb<B> {
             }
             // What was held back is sent by `output`.
             LossTimer::Pace => {}
+            // Settled before.
+            LossTimer::Earlier => {}
         }
         if self.loss_at_us == NEVER {
             self.arm_loss_timer(cfg, now_us);

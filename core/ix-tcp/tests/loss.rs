@@ -307,6 +307,42 @@ fn tail_loss_probe() {
     assert_eq!(script.count(TcpCounter::Rto), 0);
 }
 
+/// While messages follow each other, the loss timer stays at a time that is early enough. The probe
+/// of the last one is sent when it would be if the timer had been set with it (RFC 8985 section
+/// 7.2).
+#[test]
+fn a_timer_that_stays_is_right_when_it_comes() {
+    let mut script = Script::settled(cfg(), Offer::ALL);
+    let ask = |script: &mut Script| {
+        script.send(b"x");
+        script.output();
+        script.expect_data(b"x");
+    };
+    let answer = |script: &mut Script| {
+        script.run_for(1000);
+        script.ack += 1;
+        script.give(ACK, b"y");
+        script.read_all();
+    };
+    for _ in 0..20 {
+        ask(&mut script);
+        answer(&mut script);
+    }
+    ask(&mut script);
+    let stays_at_us = script.tcb.deadline();
+    for _ in 0..20 {
+        answer(&mut script);
+        ask(&mut script);
+        assert_eq!(script.tcb.deadline(), stays_at_us, "the timer is set for each message");
+    }
+    let (asked_us, info) = (script.now_us, script.tcb.info(&script.cfg));
+    while script.count(TcpCounter::Tlp) == 0 {
+        script.run_to_deadline();
+    }
+    let wait_us = (2 * info.srtt_us).max(script.cfg.min_pto_us) + script.cfg.max_ack_delay_us;
+    assert_eq!(script.now_us - asked_us, u64::from(wait_us));
+}
+
 /// RFC 8985 section 7.4: a probe that repaired a loss is a congestion signal; one that was
 /// superfluous is not.
 #[test]

@@ -246,6 +246,7 @@ impl Tcp {
             return;
         }
         *alarm_us = u64::MAX;
+        flow.tcb.settle_loss_timer(&self.config, now_us);
         let out = &mut io.of(&mut flow.socket);
         if flow.tcb.deadline() > now_us || flow.tcb.acknowledge_late(&self.config, now_us, out) {
             schedule(wheel, flow, alarm_us);
