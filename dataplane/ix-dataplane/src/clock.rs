@@ -62,11 +62,18 @@ impl Clock {
     /// Microseconds on the monotonic clock, except for the drift of a second.
     #[inline]
     pub fn now_us(&mut self) -> u64 {
-        let now_us = self.at(ticks());
+        self.read().0
+    }
+
+    /// The same, and the counter that it was computed from.
+    #[inline]
+    pub fn read(&mut self) -> (u64, u64) {
+        let ticks = ticks();
+        let now_us = self.at(ticks);
         if now_us < self.check_us {
-            return now_us;
+            return (now_us, ticks);
         }
-        self.check(now_us)
+        (self.check(now_us), ticks)
     }
 
     #[inline]

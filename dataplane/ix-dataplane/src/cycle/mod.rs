@@ -216,15 +216,23 @@ impl ElasticThread {
     /// what needs them is put off. Returns the number of sent packets, and whether timers fired.
     #[inline]
     fn send<const HERE: bool>(&mut self, now_us: u64) -> (usize, bool) {
-        self.flush_touched();
+        // Peers wait for what the calls have caused, and for no timer: it leaves first.
+        let leaves = self.flush_touched();
+        let mut sent = 0;
+        if leaves {
+            self.io.cx.metrics.enter(Stage::Transmit);
+            sent = self.transmit();
+        }
         self.io.cx.metrics.enter(Stage::Timers);
         let fired = self.run_timers::<HERE>(now_us);
         if self.ended.is_any() || self.tcp.listeners.is_any_ending() {
             self.end_some();
         }
         self.flush_touched();
-        self.io.cx.metrics.enter(Stage::Transmit);
-        let sent = self.transmit();
+        if !leaves || self.io.ports.iter().any(|port| !port.queue.is_empty()) {
+            self.io.cx.metrics.enter(Stage::Transmit);
+            sent += self.transmit();
+        }
         self.shared.spare.balance(&mut self.io.cx.rx_pool);
         (sent, fired)
     }
@@ -255,14 +263,17 @@ impl ElasticThread {
     }
 
     /// Sends what the touched flows have to send, sets their timers and removes those that have
-    /// ended.
-    #[inline]
-    pub(crate) fn flush_touched(&mut self) {
-        if !self.flows.touched.is_empty() || !self.flows.crowded.is_empty() {
+    /// ended. Returns whether there were any.
+    #[inline(always)]
+    pub(crate) fn flush_touched(&mut self) -> bool {
+        let is_any = !self.flows.touched.is_empty() || !self.flows.crowded.is_empty();
+        if is_any {
             self.flush_some();
         }
+        is_any
     }
 
+    #[inline(never)]
     fn flush_some(&mut self) {
         let ElasticThread { io, flows, tcp, migrations, .. } = self;
         let may_be_quiet = migrations.is_active();

@@ -2,7 +2,7 @@
 //! spinning and then sleep on the doorbells.
 use crate::clock::{Clock, ticks};
 use crate::cycle::ElasticThread;
-use crate::observe::metrics::{Place, ThreadState};
+use crate::observe::metrics::{Place, Stage, ThreadState};
 use crate::observe::survey::SLICE;
 use ix_proto::crossing::AttachmentId;
 use std::os::fd::RawFd;
@@ -145,7 +145,8 @@ impl Runner {
     pub fn begin_for(&mut self, caller: AttachmentId, calls: usize) {
         self.thread.io.cx.metrics.whereabouts.set(Place::Dataplane);
         self.run += 1;
-        let now_us = self.clock.now_us();
+        let (now_us, ticks) = self.clock.read();
+        self.thread.io.cx.metrics.enter_at(Stage::Calls, ticks);
         if !self.entered {
             self.entered = true;
             self.thread.io.enter(now_us);
@@ -383,7 +384,9 @@ impl Runner {
         loop {
             for _ in 0..LOOKS_PER_CLOCK {
                 if self.thread.has_work() {
-                    return (self.clock.now_us(), true);
+                    let (now_us, ticks) = self.clock.read();
+                    self.thread.io.cx.metrics.enter_at(Stage::Poll, ticks);
+                    return (now_us, true);
                 }
             }
             let now_us = self.clock.now_us();

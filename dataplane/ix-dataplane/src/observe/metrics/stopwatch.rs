@@ -140,7 +140,12 @@ impl ThreadMetrics {
         if !self.detailed && !self.stage.is_outside() && !stage.is_outside() {
             return;
         }
-        let now = ticks();
+        self.enter_at(stage, ticks());
+    }
+
+    /// The same for the time from `now` on: the counter has just been read.
+    #[inline]
+    pub fn enter_at(&mut self, stage: Stage, now: u64) {
         self.cycle_ticks[self.stage as usize] += now.wrapping_sub(self.stage_since);
         if self.stage.is_outside() {
             self.cycle_since = now;
