@@ -29,7 +29,7 @@ impl<B: RxBuf> Tcb<B> {
     }
 
     /// Takes payload that begins exactly at `rcv_nxt` and is within the window.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn take_in_order(&mut self, cfg: &Config, buf: B, out: &mut impl Output<B>) {
         if self.rcv_held_bufs == u16::MAX {
             out.count(TcpCounter::RcvBufferLimit);

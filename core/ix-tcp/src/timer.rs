@@ -102,7 +102,7 @@ impl<B: RxBuf> Tcb<B> {
     }
 
     /// Sets the loss timer if that was left undone: by an acknowledgement, or because the time that
-    /// it was set to was early enough and has come now. To be called before [`Self::deadline`] tells
+    /// it was set to was early enough and has come now. To be called before [`Self::deadline`] says
     /// whether anything is due.
     #[inline]
     pub fn settle_loss_timer(&mut self, cfg: &Config, now_us: u64) {

@@ -375,7 +375,7 @@ impl<U: User> Engine<U> {
     }
 
     /// Bytes came, mostly with an acknowledgement; whether there is such a connection.
-    #[inline]
+    #[inline(always)]
     fn came(&mut self, cookie: Cookie, data: Received, news: SentNews) -> bool {
         let Some(connection) = self.connections.get_mut(cookie) else { return false };
         if news.bytes() > 0 {

@@ -285,7 +285,7 @@ impl Thread {
     /// The same, and if the pieces have as many bytes as `last` says, FIN follows them, provided
     /// that the window takes them all. Before that, `done` received bytes are given back, as by
     /// [`call::recv_done`].
-    #[inline]
+    #[inline(always)]
     pub(crate) fn push_sendv_of(
         &mut self,
         handle: Handle,

@@ -163,7 +163,9 @@ impl ElasticThread {
         }
     }
 
-    /// First pass: parses the burst, hands over packets of other threads, drops invalid ones.
+    /// First pass: parses the burst, hands over packets of other threads, drops invalid ones. Not
+    /// inlined, so that a turn that finds nothing does not pay for it.
+    #[inline(never)]
     fn sort_burst(&mut self) {
         let mut burst = std::mem::take(&mut self.receive.burst);
         let mut origins = std::mem::take(&mut self.receive.origins);
@@ -193,7 +195,7 @@ impl ElasticThread {
     fn sort(&mut self, origin: Origin, mbuf: Mbuf, tails: usize, total_len: usize, is_new: bool) {
         self.receive.work.push(origin, tails);
         let Io { cx, ports, .. } = &self.io;
-        let mut found = self.receive.classify(cx, ports, &mbuf, total_len, is_new);
+        let mut found = self.receive.classify_here(cx, ports, &mbuf, total_len, is_new);
         if tails > 0 && is_new && found.is_ok() {
             found = self.receive.verify_tails(cx, ports, &mbuf).and(found);
         }
@@ -263,7 +265,7 @@ impl ElasticThread {
         tails.into_iter().for_each(|tail| self.receive.batch.push_tail(tail));
         self.receive.work.push(origin, count);
         let Io { cx, ports, .. } = &self.io;
-        let mut found = self.receive.classify(cx, ports, &mbuf, total_len, true);
+        let mut found = self.receive.classify(cx, ports, &mbuf, total_len);
         if count > 0 && found.is_ok() {
             found = self.receive.verify_tails(cx, ports, &mbuf).and(found);
         }

@@ -272,10 +272,13 @@ impl Flows {
 
     /// Puts into `due` the current wheel entries that are due, at most `limit` of them. Returns
     /// whether any has fired.
+    #[inline]
     pub fn take_due(&mut self, now_us: u64, limit: usize, due: &mut Vec<u64>) -> bool {
         self.wheel.advance(now_us, limit, |token| due.push(token));
         let fired = !due.is_empty();
-        self.drop_replaced(due, now_us);
+        if fired {
+            self.drop_replaced(due, now_us);
+        }
         fired
     }
 

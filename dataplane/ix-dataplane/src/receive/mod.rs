@@ -143,8 +143,12 @@ impl Receive {
         let mut bytes = 0;
         for packet in &burst[forwarded..] {
             let frame = packet.mbuf.bytes(&cx.shared.memory);
-            let head = &frame[..frame.len().min(HEAD_BYTES)];
-            head.iter().step_by(64).for_each(|at| prefetch_read(at));
+            // Written out: the loop over them costs more than they do.
+            for at in [0, 64, 128] {
+                if let Some(line) = frame.get(at) {
+                    prefetch_read(line);
+                }
+            }
             bytes += frame.len() as u64;
         }
         let counters = &cx.metrics.counters;
@@ -153,10 +157,22 @@ impl Receive {
         burst.len()
     }
 
+    /// [`Self::classify_here`] for packets that are rare.
+    #[inline(never)]
+    pub fn classify(
+        &mut self,
+        cx: &Context,
+        ports: &[Port],
+        mbuf: &Mbuf,
+        total_len: usize,
+    ) -> Result<Option<usize>, Dropped> {
+        self.classify_here(cx, ports, mbuf, total_len, true)
+    }
+
     /// Parses a packet into the last element of `work` and finds its flow group; `None`: any thread
     /// may process it.
-    #[inline]
-    pub fn classify(
+    #[inline(always)]
+    pub fn classify_here(
         &mut self,
         cx: &Context,
         ports: &[Port],

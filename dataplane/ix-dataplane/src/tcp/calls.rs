@@ -89,7 +89,7 @@ impl Tcp {
     }
 
     /// The application gives received bytes back.
-    #[inline]
+    #[inline(always)]
     fn take_back(&self, cx: &mut Context, flow: &mut Flow, bytes: u64) -> Result<(), CallError> {
         let Context { shared, rx_pool, flow_frames, .. } = cx;
         let freed = flow

@@ -176,6 +176,7 @@ impl Tcp {
         }
     }
 
+    #[inline(always)]
     fn flush_flow(&mut self, io: &mut Io, flows: &mut Flows, id: FlowId) {
         let Flows { groups, wheel, crowded, .. } = flows;
         let Some((flow, alarm_us)) = flow_and_alarm(groups, id) else { return };

@@ -80,7 +80,7 @@ impl Tcp {
                 return cx.done(seg, mbuf).and(Err(LocalDrop::Backlog.into()));
             }
         }
-        self.segment(cx, id, seg, mbuf)
+        self.segment_here(cx, id, seg, mbuf)
     }
 
     /// A segment for a connection on the shelf, with this number. `floor`: it gives way to the
@@ -129,8 +129,22 @@ impl Tcp {
         listening.is_some_and(|listening| listening.cookies_until_us > now_us && !listening.ends)
     }
 
-    /// Gives a segment to its flow, then announces the result to the application.
+    /// [`Self::segment_here`] for flows that have just been made.
+    #[inline(never)]
     fn segment(
+        &mut self,
+        cx: &mut TcpContext<'_>,
+        id: FlowId,
+        seg: &Segment<'_>,
+        mbuf: Mbuf,
+    ) -> Verdict {
+        self.segment_here(cx, id, seg, mbuf)
+    }
+
+    /// Gives a segment to its flow, then announces the result to the application. Inlined, so that
+    /// the flow is looked up once.
+    #[inline(always)]
+    fn segment_here(
         &mut self,
         cx: &mut TcpContext<'_>,
         id: FlowId,

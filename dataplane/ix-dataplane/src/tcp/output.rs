@@ -247,6 +247,7 @@ fn copy_payload(
 }
 
 /// Announces received data, which is already in `held`.
+#[inline(always)]
 pub(crate) fn announce(attached: &mut Attachments, socket: &mut TcpSocket, addr: u64, len: u32) {
     let events = &mut attached[socket.owner].events;
     if events.is_muted() {
