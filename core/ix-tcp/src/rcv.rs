@@ -20,6 +20,11 @@ impl<B: RxBuf> Tcb<B> {
         self.rcv_held_bufs
     }
 
+    /// Whether what comes next is appended to the buffer before it, if it fits.
+    pub fn joins_buffers(&self) -> bool {
+        usize::from(self.rcv_held_bufs) >= JOIN_FROM
+    }
+
     /// A longer segment came than all before. No estimate is above what one packet holds: a device
     /// may join several.
     #[cold]

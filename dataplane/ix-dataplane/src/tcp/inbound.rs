@@ -14,6 +14,17 @@ use ix_mem::Mbuf;
 use ix_tcp::SynVerdict;
 use ix_wire::{FlowTuple, Seq, TcpFlags, TcpHeader, TcpPacket};
 
+/// Whether a segment's payload goes into a buffer that its flow holds already: it must not be
+/// dropped to save a frame.
+#[cold]
+fn needs_no_frame(io: &Io, flow: &Flow, packet: &TcpPacket) -> bool {
+    let (Flow { tcb, socket, .. }, payload) = (flow, packet.payload);
+    packet.header.seq == tcb.rcv_nxt()
+        && tcb.joins_buffers()
+        && payload.more == 0
+        && socket.held.has_room(&io.cx.shared.memory, payload.len.into())
+}
+
 /// The control bits that show what a segment does to an opening connection.
 const OPENING: TcpFlags = TcpFlags(TcpFlags::SYN.0 | TcpFlags::ACK.0 | TcpFlags::RST.0);
 
@@ -169,7 +180,9 @@ impl Tcp {
         let payload = packet.payload;
         let in_order = packet.header.seq.le(flow.tcb.rcv_nxt());
         let held = flow.tcb.rcv_held_bufs();
-        if payload.len > 0 && (early || batch.must_drop_payload(in_order, held)) {
+        let must_drop =
+            batch.must_drop_payload(in_order, held) && !needs_no_frame(io, flow, packet);
+        if payload.len > 0 && (early || must_drop) {
             let reason = if early { LocalDrop::Early } else { LocalDrop::RxPressure };
             verdict = Err(reason.into());
             io.cx.rx_pool.put(mbuf);
