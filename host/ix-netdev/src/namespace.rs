@@ -154,7 +154,10 @@ impl Namespace {
     /// threads that it opens stay inside.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         on_thread(|| {
-            if let Err(e) = network_namespace::enter(self.fd.as_fd()) {
+            // To enter takes a right (CAP_SYS_ADMIN) that a service lacks; it is there already.
+            if !network_namespace::is_here(self.fd.as_fd())
+                && let Err(e) = network_namespace::enter(self.fd.as_fd())
+            {
                 panic!("cannot enter a network namespace that we hold: {e}");
             }
             work()

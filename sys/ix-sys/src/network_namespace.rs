@@ -1,8 +1,9 @@
 //! Network namespaces of threads (network_namespaces(7)).
 use crate::check;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 
 /// Moves the calling thread into a new network namespace (unshare(2)).
 pub fn enter_new() -> io::Result<()> {
@@ -15,6 +16,14 @@ pub fn enter_new() -> io::Result<()> {
 pub fn enter(namespace: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: no memory is passed.
     check(unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) }).map(drop)
+}
+
+/// Whether the calling thread is in the namespace of a descriptor.
+pub fn is_here(namespace: BorrowedFd<'_>) -> bool {
+    let of = |metadata: io::Result<Metadata>| metadata.map(|of| (of.dev(), of.ino())).ok();
+    let that = namespace.try_clone_to_owned().and_then(|fd| File::from(fd).metadata());
+    let that = of(that);
+    that.is_some() && that == of(std::fs::metadata("/proc/thread-self/ns/net"))
 }
 
 /// The calling thread's namespace.

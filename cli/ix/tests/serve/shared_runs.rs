@@ -159,6 +159,39 @@ fn three_runs_share_an_interface_and_one_is_killed_again_and_again() {
     is_as_before(&net);
 }
 
+/// A service has no more rights than the unit of the package gives it, not CAP_SYS_ADMIN: the
+/// second run of an interface, which has a link, is served without.
+#[test]
+fn runs_with_the_rights_of_a_service_share_an_interface() {
+    const RIGHTS: &str = "-all,+net_admin,+net_raw,+bpf,+perfmon,+chown,+fowner,+ipc_lock,+setuid,\
+                          +setgid,+sys_ptrace,+dac_override,+kill";
+    let test = "runs_with_the_rights_of_a_service_share_an_interface";
+    if !std::path::Path::new(PYTHON).exists() {
+        return skip(test, Need::Program("apt-get install python3"), "no python3");
+    }
+    let Some(net) = on_linux_address(test) else { return };
+    let runs = [8081, 8082].map(|port| {
+        let mut command = net.server.command("setpriv", None);
+        command.arg(format!("--bounding-set={RIGHTS}")).arg("--inh-caps=-all");
+        command.args([env!("CARGO_BIN_EXE_ix"), "run", "--user", "65534", "--nic", "ixs0"]);
+        command.arg("--control").arg(net.file(&format!("control-{port}.sock")));
+        command.args([PYTHON, "-c", PROGRAM, &port.to_string()]);
+        let run = Process::start(command);
+        run.wait_for("ready", PATIENCE);
+        run
+    });
+    for port in [8081, 8082] {
+        // A client that comes before the dataplane begins may be served by Linux: a program that is
+        // not root has no broker to ask.
+        eventually("it is IX's", || {
+            says(&mut connect(&net, port), 7).expect("an answer");
+            accepted(&net, port) > 0
+        });
+    }
+    runs.into_iter().for_each(Process::terminate);
+    is_as_before(&net);
+}
+
 /// Nothing of the keeper is left.
 #[track_caller]
 fn is_as_before(net: &TestNet) {

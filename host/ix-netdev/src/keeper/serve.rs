@@ -316,6 +316,10 @@ impl Keeper {
             for end in [&near, &far] {
                 // Linux must not send packets of its own there. Fails where Linux has no IPv6.
                 let _ = here.set_sysctl(&format!("net/ipv6/conf/{end}/disable_ipv6"), "1");
+                // As long as the run's program is not there Linux would take what comes, for
+                // its address: a connection would begin there and go on with the run, which has
+                // none. Strict, Linux takes nothing from a link that no route goes by.
+                let _ = here.set_sysctl(&format!("net/ipv4/conf/{end}/rp_filter"), "1");
                 here.set_up(end, true).map_err(|e| told(&e))?;
             }
             let link = here.link(&near).map_err(|e| told(&e))?.ok_or("it is gone")?;
