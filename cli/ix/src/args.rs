@@ -14,8 +14,10 @@ use std::path::PathBuf;
 const RUN_HELP: &str = "Runs PROGRAM with its own TCP/IP dataplane. An unmodified program gets its sockets on IX; \
     what it binds to other addresses, and the loopback, stays Linux's.\n\n\
     Without --addr, on a network interface, the address of Linux is shared by port: the program's \
-    ports are IX's, and all else stays Linux's.\n\n\
+    ports are IX's, and all else stays Linux's. Without --nic too, the interface is that of Linux's \
+    default route.\n\n\
     Examples:\n  \
+    ix run memcached -p 11211\n  \
     ix run --nic eth0 memcached -p 11211\n  \
     ix run --nic eth1 --addr 10.0.0.2/24 memcached -p 11211\n  \
     ix run --nic tap:ix0,queues=2 --addr 10.0.0.2/24 --cpus 2,3 ix-echo 64 --port 7\n  \
@@ -227,7 +229,8 @@ pub enum Entry {
 fn nic_help() -> String {
     let form = |kind: DeviceKind| format!("`{}{}`", kind.short_form(), kind.options());
     format!(
-        "Device: {}; an interface's name alone means `afxdp:`; may be repeated",
+        "Device: {}; an interface's name alone means `afxdp:`; may be repeated (default, if no address \
+         is named: the interface of Linux's default route)",
         DeviceKind::ALL.map(form).join(" or ")
     )
 }

@@ -14,6 +14,7 @@ pub mod doctor;
 mod hints;
 mod image;
 mod isn_key;
+mod keeper_process;
 mod linux_address;
 mod linux_firewall;
 mod load;
@@ -107,7 +108,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
             ix_broker::warden::guard(pipe, marks, file, Some(keeps.as_fd()));
             Ok(ExitCode::SUCCESS)
         }
-        Command::Keeper(args) => sharing::keep(&args.interface, args.away)
+        Command::Keeper(args) => keeper_process::keep(&args.interface, args.away)
             .map(|()| ExitCode::SUCCESS)
             .map_err(|e| Problem::new(format!("cannot keep {}", args.interface), e)),
         Command::Sim(args) => Ok(ix_sim::cli(args.args)),

@@ -1,24 +1,47 @@
 //! The default: the address of Linux, shared by port. What the program's sockets own is IX's, all
 //! else stays Linux's; neighbours, routes and changes of addresses come from Linux.
+use crate::keeper_process;
 use ix_broker::low_ports::SharedInterface;
 use ix_broker::shared_address::SharedAddress;
 use ix_netdev::{DeviceSpec, HeldPorts, HostNet, JoinError, Namespace, OpenedDevice};
 use ix_proto::Config;
-use ix_proto::config::AddressCheck;
+use ix_proto::config::{Addr6, AddressCheck};
 use ix_proto::device::NicKind;
 use ix_report::problem::{Problem, Result};
-use ix_sys::{Interface, process, random, say};
+use ix_sys::{Interface, random, say};
 use ix_vnic::Direction;
 use ix_wire::IpAddr;
 use std::io;
 use std::net;
-use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 /// Ports for connections that the program opens. Each serves many: a port is free for each
 /// destination by itself. A socket of Linux holds each for each protocol.
 const OUTGOING_PORTS: u16 = 64;
+
+/// The interface of Linux's default route, if neither a device nor an address is named.
+pub fn usual_device(devices: &mut Vec<String>, config: &Config) -> Result<()> {
+    if !devices.is_empty() || !config.host_addrs.is_empty() || config.addr6 == Addr6::Auto {
+        return Ok(());
+    }
+    let what = "no device: neither --nic nor `devices` names one";
+    let asked = |e: ix_sys::Error| Problem::new(what, e).mend("for example --nic eth0");
+    let found = Namespace::current().and_then(|here| here.default_interfaces()).map_err(asked)?;
+    match &found[..] {
+        [one] => devices.push(one.name.clone()),
+        [] => {
+            let why = "Linux has no default route, whose interface it would be";
+            return Err(Problem::new(what, why)
+                .mend("for example --nic eth0; `ix doctor` has a verdict on each interface"));
+        }
+        [first, ..] => {
+            let names: Vec<_> = found.iter().map(|link| link.name.as_str()).collect();
+            let why = format!("Linux has default routes by {}", names.join(" and by "));
+            return Err(Problem::new(what, why).mend(format!("for example --nic {}", first.name)));
+        }
+    }
+    Ok(())
+}
 
 /// Gives the dataplane the addresses of Linux on its interface, if no address is named and the
 /// device is one that can be shared. Those of the link, which need no configuration, come later.
@@ -78,36 +101,6 @@ pub fn settle(devices: &[String], config: &mut Config) -> Result<()> {
     Ok(())
 }
 
-/// The keeper's process, or with `away` unset the one that starts it.
-pub fn keep(interface: &str, away: bool) -> io::Result<()> {
-    // A program that is root of a namespace can neither trace nor signal it.
-    process::forbid_tracing()?;
-    process::hide_user()?;
-    let group = format!("keeper-{interface}");
-    if !away {
-        ix_broker::group::set_apart(&group);
-        return keeper(&["keeper", "--away", interface]).spawn().map(drop);
-    }
-    let kept = ix_netdev::keep(interface);
-    ix_broker::group::leave_apart(&group);
-    kept
-}
-
-/// Starts a keeper that is no child of this process.
-fn start_keeper(interface: &str) -> io::Result<()> {
-    match keeper(&["keeper", interface]).status()? {
-        status if status.success() => Ok(()),
-        status => Err(io::Error::other(format!("cannot start its process: {status}"))),
-    }
-}
-
-fn keeper(words: &[&str]) -> Command {
-    let mut command = Command::new("/proc/self/exe");
-    command.arg0("ix-keeper").args(words).current_dir("/").process_group(0);
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    command
-}
-
 /// The ports that IX has of the address.
 pub struct Sharing {
     interface: String,
@@ -135,7 +128,7 @@ impl Sharing {
         let addresses: Vec<net::IpAddr> = all.into_iter().map(|(own, _)| own).collect();
         let listed: Vec<_> = addresses.iter().map(net::IpAddr::to_string).collect();
         let part = (interface, threads as u32);
-        let start = || start_keeper(interface);
+        let start = || keeper_process::start(interface);
         let ports = match HeldPorts::join((addresses.clone(), index), user, part, start) {
             Ok(ports) => ports,
             Err(JoinError::NoKeeper(why)) => {

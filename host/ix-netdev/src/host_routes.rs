@@ -20,11 +20,7 @@ const ROUTES_MAX: usize = 16_384;
 pub(crate) fn routes(asks: &mut Netlink, index: u32) -> Result<(Vec<Route>, bool), Error> {
     let mut routes = Vec::new();
     for family in [libc::AF_INET, libc::AF_INET6] {
-        let mut head = [0; HEAD];
-        head[0] = family as u8;
-        let message = Message::new(libc::RTM_GETROUTE, libc::NLM_F_DUMP).put(&head);
-        let answers = asks.request(message, || "cannot ask for the routes".to_owned())?;
-        routes.extend(answers.iter().filter_map(|answer| parse(index, &answer.body)));
+        routes.extend(dump(asks, family)?.iter().filter_map(|body| parse(index, body)));
     }
     let too_many = routes.len() > ROUTES_MAX;
     // Without those for most destinations packets would go astray; the longest are for few.
@@ -33,6 +29,60 @@ pub(crate) fn routes(asks: &mut Netlink, index: u32) -> Result<(Vec<Route>, bool
         routes.truncate(ROUTES_MAX);
     }
     Ok((routes, too_many))
+}
+
+/// A default route of Linux's main table, by one interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct DefaultRoute {
+    /// Linux takes IPv4's before IPv6's, and of one family that with the lowest metric.
+    pub is_v6: bool,
+    pub metric: u32,
+    /// Number of the interface.
+    pub index: u32,
+}
+
+/// The default routes of both families that can be used.
+pub(crate) fn default_routes(asks: &mut Netlink) -> Result<Vec<DefaultRoute>, Error> {
+    let mut found = Vec::new();
+    for family in [libc::AF_INET, libc::AF_INET6] {
+        for body in dump(asks, family)? {
+            // By no interface: what is found is where packets go, whichever that is.
+            let Some(route) = parse(0, &body).filter(|route| route.prefix == 0) else { continue };
+            if route.via == Via::Nowhere {
+                continue;
+            }
+            let all = || attributes(&body[HEAD..]);
+            let of = |wanted| all().find(|(kind, _)| *kind == wanted).map(|(_, value)| value);
+            let one = of(libc::RTA_OIF).and_then(number);
+            let hops = of(libc::RTA_MULTIPATH).map(interfaces).unwrap_or_default();
+            let is_v6 = family == libc::AF_INET6;
+            let of = |index| DefaultRoute { is_v6, metric: route.metric, index };
+            found.extend(one.into_iter().chain(hops).map(of));
+        }
+    }
+    Ok(found)
+}
+
+/// The interfaces of several next hops that can be used.
+fn interfaces(mut hops: &[u8]) -> Vec<u32> {
+    let mut all = Vec::new();
+    while let Some(head) = hops.get(..HOP_HEAD) {
+        let len = usize::from(u16::from_ne_bytes([head[0], head[1]]));
+        if u32::from(head[2]) & UNUSABLE == 0 {
+            all.extend(number(&head[4..8]));
+        }
+        hops = hops.get(len.next_multiple_of(4).max(HOP_HEAD)..).unwrap_or_default();
+    }
+    all
+}
+
+/// All routes of a family.
+fn dump(asks: &mut Netlink, family: i32) -> Result<Vec<Vec<u8>>, Error> {
+    let mut head = [0; HEAD];
+    head[0] = family as u8;
+    let message = Message::new(libc::RTM_GETROUTE, libc::NLM_F_DUMP).put(&head);
+    let answers = asks.request(message, || "cannot ask for the routes".to_owned())?;
+    Ok(answers.into_iter().map(|answer| answer.body).collect())
 }
 
 /// A route of the main table that can be used. `None`: it is of no concern.

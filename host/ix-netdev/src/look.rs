@@ -1,5 +1,6 @@
 //! What an interface can do, and what it has, without a change of it.
-use crate::link::parse_ifinfo;
+use crate::host_routes::{DefaultRoute, default_routes};
+use crate::link::{Link, parse_ifinfo};
 use crate::namespace::Namespace;
 use crate::netlink::{Message, Netlink, attributes, ifinfomsg};
 use ix_sys::Error;
@@ -75,6 +76,18 @@ impl Namespace {
             IpAddr::V6(_) => None,
         };
         Ok(self.addresses(index)?.into_iter().filter_map(v4).collect())
+    }
+
+    /// The interfaces that Linux's default route goes by: several if several routes are equally
+    /// good. IPv4's count before IPv6's, and those with the lowest metric.
+    pub fn default_interfaces(&self) -> Result<Vec<Link>, Error> {
+        let routes = default_routes(&mut self.netlink())?;
+        let Some(best) = routes.iter().min() else { return Ok(Vec::new()) };
+        let is_best =
+            |route: &&DefaultRoute| (route.is_v6, route.metric) == (best.is_v6, best.metric);
+        let indexes: Vec<u32> = routes.iter().filter(is_best).map(|route| route.index).collect();
+        let links = self.links()?;
+        Ok(links.into_iter().filter(|link| indexes.contains(&link.index)).collect())
     }
 
     /// The addresses of an interface by its number that Linux uses, with their prefix lengths, in

@@ -17,9 +17,10 @@ use std::fmt;
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct File {
-    /// Devices, as for `--nic`: `afxdp:IFNAME`, `tap:NAME`, `memif:PATH`.
+    /// Devices, as for `--nic`: `afxdp:IFNAME`, `tap:NAME`, `memif:PATH`. With `host_addr` they are
+    /// required.
     ///
-    /// Value: list of device specifications. Default: required.
+    /// Value: list of device specifications. Default: the interface of Linux's default route.
     pub devices: Option<List<String>>,
     /// The dataplane's addresses, in the order of the devices; further ones belong to the first
     /// device.

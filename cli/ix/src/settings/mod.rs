@@ -41,6 +41,10 @@ impl Settings {
             settings.read_file(path)?;
         }
         settings.put_flags(args)?;
+        // A device behind the program was meant for `ix run`, which says so.
+        if crate::command_line::behind_the_program(&args.program, &["--nic"]).is_none() {
+            crate::sharing::usual_device(&mut settings.devices, &settings.config)?;
+        }
         crate::sharing::settle(&settings.devices, &mut settings.config)?;
         settings.check()?;
         Ok(settings)

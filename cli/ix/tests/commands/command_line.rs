@@ -61,7 +61,6 @@ fn programs_that_cannot_run() {
 /// The shortest command, and both ways to write it wrongly.
 #[test]
 fn programs_need_no_dashes_before_them() {
-    refuses(&["run", "no-such-program", "-p", "1"], 125, &["no device", "--nic"]);
     run_refuses(&["no-such-program", "-p", "11211"], 127, &["no-such-program", "PATH"]);
     let right = "write `ix run --nic tap:ixt0 --addr 10.9.0.2/24 /bin/true -x`";
     refuses(

@@ -4,6 +4,7 @@ use super::shared_address::{ask, on_linux_address};
 use super::shared_network::{has_ip, ip};
 use crate::support::{CLIENT, PATIENCE, SERVICE, TestNet, build_echo, eventually};
 use ix_skip::{Need, skip, skip_part};
+use ix_testbed::{Namespace, VethEnd};
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::process::Command;
 
@@ -164,6 +165,45 @@ while True:
     client.sendall(b'served')
     client.close()
 ";
+
+/// Without a device and an address it is the interface of Linux's default route, if there is one.
+#[test]
+fn the_default_route_names_the_interface() {
+    let test = "the_default_route_names_the_interface";
+    let Some(net) = net(test) else { return };
+    let refused = |tells: &[&str]| {
+        let (status, said) = run_there(&net, &[]);
+        assert_eq!((status, said.lines().count()), (Some(125), 1), "{said}");
+        assert!(tells.iter().all(|word| said.contains(word)), "{said}");
+    };
+    let shared = || {
+        let (status, said) = run_there(&net, &[]);
+        assert!(
+            status == Some(0) && said.contains("shares 10.88.0.2 with Linux on ixs0"),
+            "{said}"
+        );
+    };
+    refused(&["no device", "no default route", "--nic eth0"]);
+    ip(&net, "route add unreachable default metric 9");
+    refused(&["no default route"]);
+    ip(&net, "route add default via 10.88.0.1 metric 5");
+    shared();
+    // Another one, which Linux takes only without the first.
+    let far = Namespace::new().expect("a namespace");
+    let [near, end] = ["ixv0", "ixv1"].map(VethEnd::new);
+    net.server.add_veth(&near, &far, &end).expect("a veth pair");
+    far.set_up("ixv1", true).expect("up");
+    for words in [
+        "addr add 10.89.0.2/24 dev ixv0",
+        "link set ixv0 up",
+        "route add default via 10.89.0.1 metric 7",
+    ] {
+        ip(&net, words);
+    }
+    shared();
+    ip(&net, "route replace default metric 5 nexthop via 10.88.0.1 nexthop via 10.89.0.1");
+    refused(&["default routes by ", "ixs0", " and by ", "ixv0", "--nic ix"]);
+}
 
 /// Neither no default route nor two of them keep a program from its address.
 #[test]
