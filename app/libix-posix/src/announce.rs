@@ -68,7 +68,12 @@ impl Said {
         if self.notes(&(stream, at, whose)) {
             let what = if stream { "listening on" } else { "receiving datagrams on" };
             let at = family::shown(at);
-            self.line(&format!("{what} {at}: {}", owner(whose, at.ip(), "no address of IX")));
+            let whose = match (stream, whose) {
+                // What Linux gets of them the program does not read.
+                (false, Whose::Both) => "IX, and nothing from this host itself".to_owned(),
+                _ => owner(whose, at.ip(), "no address of IX"),
+            };
+            self.line(&format!("{what} {at}: {whose}"));
         }
     }
 

@@ -4,7 +4,7 @@ use crate::support::process::{Process, signal};
 use crate::support::stats::Stats;
 use crate::support::traffic::echo;
 use crate::support::{CLIENT, Nic, PATIENCE, PREFIX, SERVICE, TestNet, build_echo, connect_to};
-use crate::support::{domain, eventually};
+use crate::support::{SERVICE_V6, domain, eventually};
 use ix_skip::{Need, skip};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream, UdpSocket};
@@ -403,15 +403,22 @@ fn a_firewall_that_would_be_passed_by_is_named() {
     assert!(nft(&format!("add chain inet guard passes {forwards}")));
     run_echo(&net).terminate();
     assert!(nft("add rule inet guard arrives tcp dport 9 drop"));
+    // A family's own.
+    net.server.enable_ipv6("ixs0").expect("IPv6");
+    net.server.add_address("ixs0", SERVICE_V6, 64).expect("an address");
+    assert!(nft("add table ip6 six") && nft(&format!("add chain ip6 six arrives {accepts}")));
+    assert!(nft("add rule ip6 six arrives tcp dport 9 drop"));
     let echo = build_echo();
     let program = [echo.to_str().expect("text"), "64"];
     let (status, said) = run(&net, &program).wait(PATIENCE);
     let last = said.last().expect("a line");
-    let tells = ["cannot share", "inet guard arrives", "--ignore-firewall", "--addr"];
+    let chains = ["inet guard arrives", "ip6 six arrives"];
+    let tells = [&["cannot share", "--ignore-firewall", "--addr"][..], &chains].concat();
     let tells = tells.iter().all(|word| last.contains(word)) && !last.contains("passes");
     assert!(status.code() == Some(125) && tells, "{status}: {said:#?}");
     let ignored = net.start_shared_with(&["--ignore-firewall"], &program).process;
     ignored.wait_for("ready", PATIENCE);
-    assert!(ignored.said().iter().any(|line| line.contains("inet guard arrives")), "{ignored}");
+    let names = |line: &String| chains.iter().all(|chain| line.contains(chain));
+    assert!(ignored.said().iter().any(names), "{ignored}");
     ignored.terminate();
 }
