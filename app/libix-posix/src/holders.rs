@@ -275,10 +275,27 @@ pub fn not_forked() {
 /// This process shares the dataplane with this number, plus one.
 pub fn attached(number_plus_1: u32) {
     ATTACHMENT.store(number_plus_1, Ordering::Relaxed);
-    if let (Some(own), Some(shared)) = (own(), shared()) {
+    let Some(shared) = shared() else { return };
+    let (own, acquire, relaxed) = (own(), Ordering::AcqRel, Ordering::Relaxed);
+    for (place, other) in shared.attachments.iter().enumerate() {
+        if number_plus_1 != 0 && Some(place) != own {
+            // That process was killed, and its number is this one's now.
+            let _ = other.compare_exchange(number_plus_1, 0, acquire, relaxed);
+        }
+    }
+    if let Some(own) = own {
         shared.attachments[own].store(number_plus_1, Ordering::Release);
         changed();
     }
+}
+
+/// Whether the process with this number in the dataplane is known to have ended: one that was
+/// killed has not said so.
+pub fn has_ended(number: u32) -> bool {
+    let Some(shared) = shared() else { return false };
+    let place =
+        shared.attachments.iter().position(|other| other.load(Ordering::Acquire) == number + 1);
+    place.is_some_and(|place| !lives(shared, place))
 }
 
 /// This process shares the dataplane now: owners of what it has should look whether it gets it.
@@ -648,5 +665,8 @@ mod tests {
         // The child has ended, whatever it has said.
         shared().expect("memory").pids[child as usize - 1].store(i32::MAX, Ordering::Relaxed);
         assert!(!have_others(at));
+        assert!(has_ended(5) && !has_ended(6), "by the number that it had");
+        attached(6);
+        assert!(!has_ended(5), "this process has that number now");
     }
 }

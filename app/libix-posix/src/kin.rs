@@ -5,7 +5,7 @@
 //! here which listeners its threads wait for, and one that is told of a connection while it does
 //! something else gives it to one that waits. What is written here is a hint: a process that is
 //! given a connection and does not wait any more keeps it, or gives it on.
-use crate::{clock, commons, pid};
+use crate::{clock, commons, holders, pid};
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::net::{IpAddr, SocketAddr};
@@ -203,7 +203,15 @@ fn find(turn: &mut usize, suits: impl Fn(&One) -> bool) -> Option<u32> {
     let processes = &shared()?.processes;
     let own = OWN.load(Ordering::Relaxed).wrapping_sub(1) as usize;
     let mut all = (1..=PROCESSES_MAX).map(|n| (*turn + n) % PROCESSES_MAX);
-    let found = all.find(|n| *n != own && suits(&processes[*n]))?;
+    let found = all.find(|n| {
+        *n != own && suits(&processes[*n]) && {
+            let has_ended = holders::has_ended(*n as u32);
+            if has_ended {
+                is_gone(*n as u32);
+            }
+            !has_ended
+        }
+    })?;
     *turn = found;
     Some(found as u32)
 }
@@ -271,6 +279,8 @@ mod tests {
     fn whoever_waits_is_found_in_turn() {
         let _one = crate::holders::ONE_TEST.lock();
         begin_run();
+        // Of another test's processes one was killed.
+        holders::begin_run();
         attached(3);
         let at: SocketAddr = "10.0.0.1:80".parse().unwrap();
         let processes = &shared().expect("memory").processes;
