@@ -84,6 +84,9 @@ impl Blocks {
         }
         // SAFETY: a free block of this class; its first word links to the next one.
         self.free[class] = unsafe { *(addr as *const usize) };
+        if class_bytes(class) >= RETURN_BYTES {
+            advise_around(addr, class_bytes(class), libc::MADV_HUGEPAGE);
+        }
         Some(Block { addr, zero: false })
     }
 
@@ -94,6 +97,8 @@ impl Blocks {
             let start = (addr + size_of::<usize>()).next_multiple_of(PAGE_BYTES);
             let end = (addr + bytes) & !(PAGE_BYTES - 1);
             let bytes = end.saturating_sub(start) as u64;
+            // Or Linux fills the 2 MB page once more within seconds, for what is left of it.
+            advise_around(addr, class_bytes(class), libc::MADV_NOHUGEPAGE);
             let args = [start as u64, bytes, libc::MADV_DONTNEED as u64, 0, 0, 0];
             // SAFETY: whole pages inside a free block. An error only means that they stay.
             unsafe { sys::syscall(libc::SYS_madvise, args) };
@@ -141,6 +146,16 @@ impl Blocks {
         self.committed = target;
         Some(())
     }
+}
+
+/// Whether Linux is to merge the 2 MB pages that a block is in. Both sides of a change have whole
+/// such pages, so there are few mappings.
+fn advise_around(addr: usize, bytes: usize, advice: i32) {
+    let start = addr & !(COMMIT_BYTES - 1);
+    let end = (addr + bytes).next_multiple_of(COMMIT_BYTES);
+    let args = [start as u64, (end - start) as u64, advice as u64, 0, 0, 0];
+    // SAFETY: committed pages of our own reservation; it is only advice.
+    unsafe { sys::syscall(libc::SYS_madvise, args) };
 }
 
 /// Commits the whole address space, because sealed memory cannot be committed later. Linux still

@@ -112,10 +112,8 @@ fn memory_goes_back_after_a_load() {
         if after.iter().zip(&limits).all(|(now, limit)| now <= limit) || Instant::now() > end {
             break after;
         }
-        // A little goes on: of a service that nothing wakes, some memory has stayed in one of four
-        // runs beside other work, and why is not known.
-        std::thread::sleep(Duration::from_millis(1100));
-        echoes(&mut net.client.run(|| connect_to(SERVICE)));
+        // Nothing wakes the service meanwhile.
+        std::thread::sleep(Duration::from_millis(200));
     };
     let told = format!("{before:?} KB before, {most:?} with connections, {after:?} afterwards");
     eprintln!("{test}: {told}");

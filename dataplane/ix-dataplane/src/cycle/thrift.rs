@@ -109,7 +109,10 @@ impl ElasticThread {
 
     /// When memory is to be given back, µs.
     pub(crate) fn thrift_deadline_us(&self) -> Option<u64> {
-        let Thrift { again_us, looks, .. } = self.thrift;
+        let Thrift { again_us, looks, flows, .. } = self.thrift;
+        // The last flows may have ended since the last housekeeping: there may be no cycle after
+        // this one that tells.
+        let looks = looks || self.flows.count != flows;
         looks.then_some(again_us.max(self.housekeeping_us))
     }
 }
