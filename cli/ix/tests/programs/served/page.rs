@@ -16,7 +16,7 @@ const FIGURES: &[(&str, &str)] = &[
     (
         "PostgreSQL",
         "`pgbench -C`, a connection and so a process for each transaction: 50 to 87 a second, Linux \
-         145 to 160, both on two shared hardware threads",
+         145 to 160, on a machine with two hardware threads",
     ),
     ("haproxy", "requests for each busy second: [Results](../results.md#haproxy)"),
 ];
