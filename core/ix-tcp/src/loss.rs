@@ -1,4 +1,5 @@
 //! The state of a connection that has lost something.
+use crate::cc::Control;
 use crate::cc::bbr::Bbr;
 use crate::path_search::PathSearch;
 use ix_wire::Seq;
@@ -20,6 +21,12 @@ pub(crate) struct LossState {
     /// Retransmissions of this recovery that no DSACK has reported as unneeded; `None`: the
     /// reduction of the window can no longer be undone.
     pub undo: Option<u32>,
+    /// What was sent again in this recovery is here or above (Linux' `undo_marker`).
+    pub undo_from: Seq,
+    /// The windows before this recovery; `None`: it began with a timeout.
+    pub before: Option<Control>,
+    /// The recovery before this one, if it is not known yet whether that was a mistake.
+    pub earlier: Option<Earlier>,
     /// Timestamp clock at the first retransmission of this recovery, or of the one before if
     /// retransmissions of that one were still in flight when this one began (RFC 3522).
     pub first_retransmit_ts: u32,
@@ -60,6 +67,15 @@ pub(crate) struct LossState {
     pub bbr: Option<Box<Bbr>>,
 }
 
+/// A recovery that was followed by another one before all that it has sent again was reported.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Earlier {
+    /// Retransmissions that no DSACK has reported as unneeded; 0: it was a mistake.
+    pub awaited: u32,
+    /// The windows before it.
+    pub before: Control,
+}
+
 /// How many recoveries a widened reordering window lasts (RFC 8985 section 6.2 step 4).
 pub(crate) const REO_PERSIST: u8 = 16;
 
@@ -77,6 +93,9 @@ impl LossState {
             prr_flight: 0,
             prr_cwnd: 0,
             undo: None,
+            undo_from: snd_una,
+            before: None,
+            earlier: None,
             first_retransmit_ts: 0,
             resent_before: false,
             retransmitted: false,

@@ -2,7 +2,7 @@
 //! to send in it), RFC 3522 and RFC 3708 (when it was a mistake).
 use crate::ack::AckReport;
 use crate::config::Config;
-use crate::loss::LossState;
+use crate::loss::{Earlier, LossState};
 use crate::output::{Output, RxBuf};
 use crate::rack::DUP_THRESH;
 use crate::records::TxRecord;
@@ -118,6 +118,7 @@ impl<B: RxBuf> Tcb<B> {
         out.count(TcpCounter::Recoveries);
         let (recover, flight) = (self.snd_nxt, self.flight_bytes());
         let pipe = self.pipe_bytes() + self.lost_bytes + delivered;
+        let (before, undo_from) = (self.cc, self.snd_una);
         self.cc.on_congestion(flight);
         self.phase = Phase::Recovery;
         if let Some(bbr) = self.bbr_mut() {
@@ -134,7 +135,10 @@ impl<B: RxBuf> Tcb<B> {
         loss.prr_flight = pipe.max(mss);
         // The first retransmission is sent whatever the window is (RFC 9937 section 6.2).
         loss.prr_cwnd = cwnd;
-        loss.undo = Some(0);
+        let awaited = loss.undo.filter(|awaited| *awaited > 0);
+        loss.earlier =
+            awaited.zip(loss.before).map(|(awaited, before)| Earlier { awaited, before });
+        (loss.undo, loss.undo_from, loss.before) = (Some(0), undo_from, Some(before));
         loss.retransmitted = false;
         loss.interrupted = false;
         loss.tlp_end = None;
@@ -189,6 +193,10 @@ impl<B: RxBuf> Tcb<B> {
         let timestamps = self.flags.has(Flags::TIMESTAMPS);
         let recovering = self.phase != Phase::Open;
         let Some(loss) = &mut self.loss else { return };
+        let dsack = report.dsack.filter(|(left, _)| left.ge(loss.undo_from));
+        if report.dsack.is_some() && dsack.is_none() {
+            return self.consider_earlier(out);
+        }
         let Some(retransmissions) = &mut loss.undo else { return };
         if !loss.retransmitted {
             return;
@@ -201,7 +209,7 @@ impl<B: RxBuf> Tcb<B> {
             && hdr.options.timestamp.is_some_and(|(_, ecr)| {
                 ecr != 0 && (ecr.wrapping_sub(loss.first_retransmit_ts) as i32) < 0
             });
-        if report.dsack.is_some() && *retransmissions > 0 {
+        if dsack.is_some() && *retransmissions > 0 {
             *retransmissions -= 1;
             if *retransmissions == 0 {
                 self.undo(out);
@@ -213,9 +221,34 @@ impl<B: RxBuf> Tcb<B> {
         }
     }
 
+    /// A retransmission of before this recovery was reported as a duplicate. Once all of the
+    /// recovery before it were, that one was a mistake: the windows are as if only this one had
+    /// happened, or none if that was a mistake too. On a path that reorders, the next recovery
+    /// begins before the reports about the last one have come.
+    fn consider_earlier(&mut self, out: &mut impl Output<B>) {
+        let flight = self.flight_bytes();
+        let Some(loss) = &mut self.loss else { return };
+        let Some(earlier) = loss.earlier.as_mut().filter(|earlier| earlier.awaited > 0) else {
+            return;
+        };
+        earlier.awaited -= 1;
+        if earlier.awaited == 0 {
+            let mut windows = earlier.before;
+            if loss.undo.is_some() {
+                windows.on_congestion(flight);
+            }
+            out.count(TcpCounter::Undos);
+            self.cc.raise_to(&windows);
+        }
+    }
+
     fn undo(&mut self, out: &mut impl Output<B>) {
         out.count(TcpCounter::Undos);
         self.cc.undo();
+        let earlier = self.loss.as_ref().and_then(|loss| loss.earlier);
+        if let Some(earlier) = earlier.filter(|earlier| earlier.awaited == 0) {
+            self.cc.raise_to(&earlier.before);
+        }
         self.with_bbr(|bbr| bbr.undo());
         self.phase = Phase::Open;
         self.dupacks = 0;
@@ -249,6 +282,7 @@ impl<B: RxBuf> Tcb<B> {
         let restarted = self.phase != Phase::Timeout;
         let interrupted = self.phase == Phase::Recovery;
         self.phase = Phase::Timeout;
+        let oldest = self.snd_una;
         let loss = self.loss_mut();
         loss.recover = recover;
         loss.tlp_end = None;
@@ -256,7 +290,8 @@ impl<B: RxBuf> Tcb<B> {
             // What advances shows that the first copy of the oldest has arrived, or the one that
             // recovery has sent: the timeout was a mistake either way.
             loss.resent_before = false;
-            loss.undo = Some(0);
+            (loss.undo, loss.undo_from) = (Some(0), oldest);
+            (loss.before, loss.earlier) = (None, None);
             loss.retransmitted = false;
             loss.interrupted = interrupted;
         }

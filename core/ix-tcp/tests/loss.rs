@@ -636,6 +636,52 @@ fn reordering_is_undone_by_dsack() {
     assert!(script.tcb.info(&cfg()).cwnd_bytes >= before.cwnd_bytes);
 }
 
+/// The same, where the next recovery has begun before the reports about the first one come: each is
+/// undone by the reports of what it has sent again, in any order, and not by those of the other.
+#[test]
+fn reordering_in_two_recoveries_is_undone_by_dsack() {
+    for second_too in [false, true] {
+        let (mut script, first) = in_flight(cfg(), Offer::SACK, 10);
+        let before = script.tcb.info(&cfg());
+        script.run_for(1000);
+        script.give_sack(first, &[(first + MSS, first + 5 * MSS)]);
+        script.output();
+        assert_eq!(seqs(&mut script), [(first.0, true)]);
+        // The late original. What is sent next is late, too.
+        script.give_sack(first + 10 * MSS, &[]);
+        let once = script.tcb.info(&cfg()).ssthresh_bytes;
+        script.send(&[7; 6 * MSS as usize]);
+        script.output();
+        let sent = seqs(&mut script).len() as u32;
+        assert!(sent >= 5, "{sent}");
+        let second = first + 10 * MSS;
+        script.run_for(1000);
+        script.give_sack(second, &[(second + MSS, second + 5 * MSS)]);
+        script.output();
+        assert_eq!(seqs(&mut script)[0], (second.0, true));
+        assert_eq!(script.count(TcpCounter::Recoveries), 2);
+        let twice = script.tcb.info(&cfg()).ssthresh_bytes;
+        assert!(twice < once);
+        // The first retransmission was in vain: one of the two reductions was a mistake.
+        let held = (second + MSS, second + 5 * MSS);
+        script.give_sack(second, &[(first, first + MSS), held]);
+        assert_eq!(script.count(TcpCounter::Undos), 1);
+        let left = script.tcb.info(&cfg()).ssthresh_bytes;
+        assert!(left > twice && left < before.ssthresh_bytes, "{left} of {before:?}");
+        script.run_for(1000);
+        script.give_sack(second + sent * MSS, &[]);
+        if second_too {
+            script.give_sack(second + sent * MSS, &[(second, second + MSS)]);
+            assert_eq!(script.count(TcpCounter::Undos), 2);
+            let info = script.tcb.info(&cfg());
+            assert!(info.cwnd_bytes >= before.cwnd_bytes);
+            assert_eq!(info.ssthresh_bytes, before.ssthresh_bytes);
+        } else {
+            assert!(script.tcb.info(&cfg()).cwnd_bytes < before.cwnd_bytes);
+        }
+    }
+}
+
 /// RFC 2018 section 4 and RFC 2883 section 4: what we report, and in which order.
 #[test]
 fn our_sack_blocks() {

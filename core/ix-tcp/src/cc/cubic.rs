@@ -217,6 +217,12 @@ impl Cubic {
         self.w_est_bytes = 0;
     }
 
+    /// A window that another time knew is not forgotten.
+    pub(super) fn raise_w_max(&mut self, other: &Cubic) {
+        self.w_max_bytes = self.w_max_bytes.max(other.w_max_bytes);
+        self.w_est_bytes = 0;
+    }
+
     pub(super) fn on_idle_restart(&mut self, cwnd_bytes: u32, threshold_bytes: u32) {
         self.cwnd_bytes = cwnd_bytes;
         self.ssthresh_bytes = threshold_bytes;

@@ -244,6 +244,21 @@ impl Control {
         each!(self, control => control.undo())
     }
 
+    /// Raises the windows to those of another time, where they were larger: a reduction between was
+    /// a mistake, and others have followed it.
+    pub(crate) fn raise_to(&mut self, other: &Control) {
+        if self.kind() != other.kind() || self.kind() == Kind::Bbr {
+            return;
+        }
+        each!(self, control => {
+            control.cwnd_bytes = control.cwnd_bytes.max(other.cwnd_bytes());
+            control.ssthresh_bytes = control.ssthresh_bytes.max(other.ssthresh_bytes());
+        });
+        if let (Control::Cubic(cubic), Control::Cubic(other)) = (self, other) {
+            cubic.raise_w_max(other);
+        }
+    }
+
     /// To be called when nothing was sent for so many retransmission timeouts: the window is stale
     /// (RFC 5681 section 4.1). It becomes half as large for each, down to the initial one, and the
     /// threshold remembers three quarters of it, as on Linux.
