@@ -128,7 +128,7 @@ impl Batch {
     pub fn must_drop_payload(&self, in_order: bool, held_bufs: u16) -> bool {
         match self.supply.pressure {
             Pressure::None | Pressure::Mild => false,
-            Pressure::Low | Pressure::Critical => !in_order || held_bufs >= self.supply.share,
+            Pressure::Low | Pressure::Critical => !in_order || held_bufs >= self.supply.most,
             Pressure::Exhausted => true,
         }
     }

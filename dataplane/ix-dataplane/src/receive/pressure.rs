@@ -5,8 +5,7 @@
 //! ([`Supply::share`]). First windows become smaller, and most peers stop before anything is
 //! dropped. Below an eighth payload is dropped of flows that hold their share, and what the
 //! application cannot read yet; the peer is told a window that it may use. One frame is kept for
-//! each flow that holds none, and no share is less than that, so such a flow is served while all
-//! others wait.
+//! each flow that holds none, so such a flow is served while all others wait.
 //!
 //! Only when more flows hold one buffer each than the thread has, almost nothing is left. Then
 //! connections are reset whose peers take nothing of what they are sent while the application keeps
@@ -23,7 +22,7 @@ pub enum Pressure {
     /// Not at all.
     #[default]
     None,
-    /// Windows are smaller. All payload is accepted.
+    /// Windows may be smaller. All payload is accepted.
     Mild,
     /// Only in-order payload is accepted, and only for flows that hold less than their share.
     Low,
@@ -38,13 +37,15 @@ pub enum Pressure {
 pub(crate) struct Supply {
     /// How short it is.
     pub pressure: Pressure,
-    /// Buffers that each flow may hold.
+    /// Buffers that each flow may hold, by its window.
     pub share: u16,
+    /// Buffers with which a flow gets no other, where payload is dropped.
+    pub most: u16,
 }
 
 impl Supply {
     /// There is enough.
-    pub const ENOUGH: Supply = Supply { pressure: Pressure::None, share: u16::MAX };
+    pub const ENOUGH: Supply = Supply { pressure: Pressure::None, share: u16::MAX, most: u16::MAX };
 
     /// `left` frames of `owned` are free, and `empty` flows hold none: one for each is theirs. A
     /// share becomes smaller with the fourth power of what is left of the others, from `most` where
@@ -53,7 +54,7 @@ impl Supply {
         let reserved = reserved(owned, empty);
         let (spare, all) = (left.saturating_sub(reserved), owned - reserved);
         let pressure = match left {
-            _ if left > owned / 64 && spare >= all / 4 => return Supply::ENOUGH,
+            _ if left > owned / 64 && spare >= all / 4 => Pressure::Mild,
             _ if left <= owned / 128 => Pressure::Exhausted,
             _ if left <= owned / 64 => Pressure::Critical,
             _ if spare >= all / 8 => Pressure::Mild,
@@ -61,13 +62,17 @@ impl Supply {
         };
         let part = (spare as u64 * 64).checked_div(all as u64).unwrap_or(0);
         let share = (u64::from(most) * part.pow(4)) >> 16;
-        Supply { pressure, share: share.clamp(1, u64::from(u16::MAX - 1)) as u16 }
+        let share = share.clamp(LEAST_SHARE, u64::from(u16::MAX - 1)) as u16;
+        Supply { pressure, share, most: if spare == 0 { 1 } else { share } }
     }
 }
 
-/// Frames for flows that hold none; never all.
+/// A program that answers still holds what it answers while the next request comes.
+const LEAST_SHARE: u64 = 2;
+
+/// Frames for flows that hold none, and a few for those that are not there yet; never all.
 fn reserved(owned: usize, empty: usize) -> usize {
-    empty.min(owned / 4 * 3)
+    empty.min(owned / 4 * 3) + owned / 32
 }
 
 /// What there is while `polled` of this thread's frames are in the current batch.
@@ -75,7 +80,8 @@ fn reserved(owned: usize, empty: usize) -> usize {
 pub(crate) fn rx_supply(cx: &Context, ports: &[Port], flows: &Flows, polled: usize) -> Supply {
     let spare = cx.rx_pool.free() + polled;
     cx.promises.expect_flows(flows.count);
-    if spare >= cx.rx_pool.owned() / 4 + flows.count {
+    let owned = cx.rx_pool.owned();
+    if spare >= owned / 4 + owned / 32 + flows.count {
         Supply::ENOUGH
     } else {
         with_devices(cx, ports, flows, spare)
@@ -126,7 +132,7 @@ mod tests {
                 for _ in 0..FIRST {
                     let supply = Supply::of(left, OWNED, empty, 384);
                     assert!(supply.pressure < Pressure::Critical, "{left} left of {flows}");
-                    if supply.pressure == Pressure::Low && held[nth] >= supply.share {
+                    if supply.pressure == Pressure::Low && held[nth] >= supply.most {
                         break;
                     }
                     empty -= usize::from(held[nth] == 0);
@@ -136,7 +142,9 @@ mod tests {
             assert!(left >= spare, "{left} of {flows}");
             assert!(held.iter().all(|held| *held > 0));
         }
-        assert_eq!(Supply::of(OWNED / 4, OWNED, 0, 384), Supply::ENOUGH);
-        assert_eq!(Supply::of(OWNED, OWNED, 1_000_000, 384), Supply::ENOUGH);
+        for (left, empty) in [(OWNED / 3, 0), (OWNED, 1_000_000)] {
+            let Supply { pressure, share, .. } = Supply::of(left, OWNED, empty, 384);
+            assert!(pressure == Pressure::Mild && share >= 384);
+        }
     }
 }

@@ -38,7 +38,7 @@ const TURNS: usize = 64;
 /// Most flows that [`visit_some`] looks at.
 const VISITED_AT_ONCE: usize = 256;
 /// Most flows that [`Tcp::muster`] looks at.
-const MUSTERED_AT_ONCE: usize = 128;
+const MUSTERED_AT_ONCE: usize = 32;
 /// Most flows that are reset at once because frames are short.
 const RELIEVED_AT_ONCE: usize = 8;
 /// Most flows in TIME-WAIT that are ended for one new flow.
