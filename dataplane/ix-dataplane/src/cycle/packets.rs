@@ -46,7 +46,8 @@ impl ElasticThread {
             return 0;
         }
         self.io.cx.metrics.enter(Stage::Process);
-        let supply = rx_supply(&self.io.cx, &self.io.ports, &self.flows, polled);
+        let (flows, empty) = (self.flows.count, self.flows.muster.empty());
+        let supply = rx_supply(&self.io.cx, &self.io.ports, flows, empty, polled);
         if supply.share < u16::MAX || self.receive.batch.supply.share < u16::MAX {
             self.share_out::<HERE>(supply);
         }

@@ -12,7 +12,6 @@
 //! what they have sent ([`crate::tcp::Tcp::relieve`]), or no other was ever served again. Headers
 //! are always processed: acknowledgements, resets and windows need no frame, and free some.
 use crate::context::Context;
-use crate::flows::Flows;
 use crate::ports::Port;
 use ix_tcp::FURTHER_BUFFER_BYTES;
 
@@ -75,24 +74,30 @@ fn reserved(owned: usize, empty: usize) -> usize {
     empty.min(owned / 4 * 3) + owned / 32
 }
 
-/// What there is while `polled` of this thread's frames are in the current batch.
+/// What there is for `flows` flows, `empty` of which were seen to hold no frame, while `polled` of
+/// this thread's frames are in the current batch.
 #[inline]
-pub(crate) fn rx_supply(cx: &Context, ports: &[Port], flows: &Flows, polled: usize) -> Supply {
+pub(crate) fn rx_supply(
+    cx: &Context,
+    ports: &[Port],
+    flows: usize,
+    empty: Option<usize>,
+    polled: usize,
+) -> Supply {
     let spare = cx.rx_pool.free() + polled;
-    cx.promises.expect_flows(flows.count);
+    cx.promises.expect_flows(flows);
     let owned = cx.rx_pool.owned();
-    if spare >= owned / 4 + owned / 32 + flows.count {
+    if spare >= owned / 4 + owned / 32 + flows {
         Supply::ENOUGH
     } else {
-        with_devices(cx, ports, flows, spare)
+        with_devices(cx, ports, empty.unwrap_or(flows).min(flows), spare)
     }
 }
 
 /// Frames that devices hold for receiving count as free.
 #[cold]
-fn with_devices(cx: &Context, ports: &[Port], flows: &Flows, spare: usize) -> Supply {
+fn with_devices(cx: &Context, ports: &[Port], empty: usize, spare: usize) -> Supply {
     let most = cx.shared.config.tcp.rcv_buffers_max;
-    let empty = flows.muster.empty().unwrap_or(flows.count).min(flows.count);
     Supply::of(spare + in_devices(ports), cx.rx_pool.owned(), empty, most)
 }
 
@@ -128,15 +133,15 @@ mod tests {
         for (flows, spare) in [(100, 8_000), (1_000, 400), (10_000, 256)] {
             let mut held = vec![0u16; flows];
             let (mut left, mut empty) = (OWNED, flows);
-            for nth in 0..flows {
+            for held in &mut held {
                 for _ in 0..FIRST {
                     let supply = Supply::of(left, OWNED, empty, 384);
                     assert!(supply.pressure < Pressure::Critical, "{left} left of {flows}");
-                    if supply.pressure == Pressure::Low && held[nth] >= supply.most {
+                    if supply.pressure == Pressure::Low && *held >= supply.most {
                         break;
                     }
-                    empty -= usize::from(held[nth] == 0);
-                    (held[nth], left) = (held[nth] + 1, left - 1);
+                    empty -= usize::from(*held == 0);
+                    (*held, left) = (*held + 1, left - 1);
                 }
             }
             assert!(left >= spare, "{left} of {flows}");
