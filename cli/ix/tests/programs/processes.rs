@@ -2,12 +2,13 @@
 //! has inherited, as on Linux.
 use crate::support::process::signal;
 use crate::support::traffic::echo;
-use crate::support::{Nic, PATIENCE, SERVICE, Service, TestNet, connect, eventually};
+use crate::support::{Ends, Nic, PATIENCE, SERVICE, Service, TestNet, connect, eventually};
 use ix_skip::{Need, skip};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -190,32 +191,30 @@ fn nginx_serves_with_four_workers_and_reloads() {
         service.process.check();
         net.client.run(|| ask_nginx().is_ok())
     });
-    let is_over = AtomicBool::new(false);
-    let mut served = BTreeMap::<i32, usize>::new();
+    let (is_over, served) = (AtomicBool::new(false), Mutex::new(BTreeSet::new()));
     std::thread::scope(|scope| {
+        let ends = Ends(&is_over);
         let client = || {
             net.client.run(|| {
-                let mut served = BTreeMap::<i32, usize>::new();
                 while !is_over.load(Ordering::Relaxed) {
-                    *served.entry(ask_nginx().expect("an answer")).or_default() += 1;
+                    let worker = ask_nginx().expect("an answer");
+                    served.lock().expect("a client").insert(worker);
                 }
-                served
             })
         };
         let clients: Vec<_> = (0..8).map(|_| scope.spawn(client)).collect();
-        for _ in 0..4 {
-            std::thread::sleep(Duration::from_millis(700));
-            service.process.signal(libc::SIGHUP);
-        }
-        std::thread::sleep(Duration::from_millis(700));
-        is_over.store(true, Ordering::Relaxed);
-        for client in clients {
-            for (pid, count) in client.join().expect("no connection is lost") {
-                *served.entry(pid).or_default() += count;
+        for reloads in 0..5 {
+            if reloads > 0 {
+                service.process.signal(libc::SIGHUP);
             }
+            std::thread::sleep(Duration::from_millis(700));
+            eventually("four workers serve before and after each reload", || {
+                served.lock().expect("a client").len() >= 4 * (reloads + 1)
+            });
         }
+        drop(ends);
+        clients.into_iter().for_each(|client| client.join().expect("no connection is lost"));
     });
-    assert!(served.len() >= 20, "four workers before and after each reload: {served:?}");
     service.process.signal(libc::SIGTERM);
     let (status, said) = service.process.wait(PATIENCE);
     assert!(status.success(), "{said:#?}");

@@ -2,7 +2,7 @@
 //! is served again, and nothing is left of what was killed.
 use crate::support::process::{is_alive, open_files, signal};
 use crate::support::traffic::message;
-use crate::support::{Nic, PATIENCE, SERVICE, Service, TestNet, eventually};
+use crate::support::{Ends, Nic, PATIENCE, SERVICE, Service, TestNet, eventually};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::MetadataExt;
@@ -132,15 +132,6 @@ fn kills(name: &str, times: usize) {
         assert!(shown.status.success(), "{shown:?}");
         !String::from_utf8_lossy(&shown.stdout).contains("xdp")
     });
-}
-
-/// Ends the clients however the test ends.
-struct Ends<'a>(&'a AtomicBool);
-
-impl Drop for Ends<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }
 
 #[test]

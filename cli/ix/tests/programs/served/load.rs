@@ -1,5 +1,5 @@
 //! Clients that ask a web server all the time, each time on a connection of its own.
-use crate::support::{PATIENCE, SERVICE, TestNet};
+use crate::support::{Ends, PATIENCE, SERVICE, TestNet};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -69,8 +69,11 @@ pub fn during_at(
     };
     std::thread::scope(|scope| {
         let clients: Vec<_> = (0..CLIENTS).map(|_| scope.spawn(client)).collect();
-        meanwhile();
-        is_over.store(true, Ordering::Relaxed);
+        {
+            // They end where `meanwhile` fails, too.
+            let _ends = Ends(&is_over);
+            meanwhile();
+        }
         clients.into_iter().fold(Outcome::default(), |mut all, client| {
             let one = client.join().expect("a client");
             all.answers += one.answers;
