@@ -408,3 +408,75 @@ pub fn seal(addr: usize, bytes: usize) -> i64 {
     // SAFETY: no memory is passed; the mapping is ours.
     unsafe { sys::syscall(SYS_MSEAL, [addr as u64, bytes as u64, 0, 0, 0, 0]) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SPAN: u64 = 64 << 20;
+
+    fn linux(number: i64, args: [u64; 6]) -> i64 {
+        // SAFETY: calls of a forked child about mappings that are its own.
+        unsafe { sys::syscall(number, args) }
+    }
+
+    fn brk(end: u64) -> u64 {
+        linux(libc::SYS_brk, [end, 0, 0, 0, 0, 0]) as u64
+    }
+
+    /// A page where Linux would also put memory of a device that comes: nothing is mapped there.
+    fn map_page(at: u64) -> bool {
+        let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+        let rights = (libc::PROT_READ | libc::PROT_WRITE) as u64;
+        linux(libc::SYS_mmap, [at, PAGE, rights, flags as u64, u64::MAX, 0]) == at as i64
+    }
+
+    /// Whether a page is mapped (mincore(2)).
+    fn is_mapped(at: u64) -> bool {
+        let mut resident = 0u8;
+        linux(libc::SYS_mincore, [at, PAGE, &raw mut resident as u64, 0, 0, 0]) == 0
+    }
+
+    /// A step that fails is the child's status; 0: all are as they should be.
+    fn of_the_break() -> i32 {
+        let begin = brk(0).next_multiple_of(PAGE);
+        // Linux grows the area over nothing that is mapped: it leaves the end where it was.
+        let over = begin + SPAN / 2;
+        let before = brk(begin);
+        if before != begin || !map_page(over) || brk(begin + SPAN) != begin || !is_mapped(over) {
+            return 1;
+        }
+        // But it takes away what has come into a hole of the area since.
+        let end = begin + SPAN;
+        let without = |at: u64, bytes: u64| linux(libc::SYS_munmap, [at, bytes, 0, 0, 0, 0]) == 0;
+        if !without(over, PAGE) || brk(end) != end || !without(begin, SPAN - PAGE) {
+            return 2;
+        }
+        if !map_page(over) || !protect(over as usize, PAGE as usize) {
+            return 3;
+        }
+        // So what would reach it is refused, and nothing else.
+        let refused = [over, over + 1, over + PAGE - 1, begin, 1].map(break_touches);
+        let allowed = [0, over + PAGE, end, end + SPAN].map(break_touches);
+        if refused != [true; 5] || allowed != [false; 4] {
+            return 4;
+        }
+        // The control: without the check.
+        if brk(over) != over || is_mapped(over) { 5 } else { 0 }
+    }
+
+    #[test]
+    fn the_break_takes_no_memory_of_the_dataplane() {
+        // SAFETY: the child makes system calls, takes no lock, and ends.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: as above.
+            unsafe { libc::_exit(of_the_break()) };
+        }
+        let mut status = 0;
+        // SAFETY: fills a local.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        assert!(libc::WIFEXITED(status), "{status:#x}");
+        assert_eq!(libc::WEXITSTATUS(status), 0, "the step that failed");
+    }
+}
