@@ -17,10 +17,12 @@ mod hold;
 mod kernel;
 mod later;
 mod memory;
+mod opens;
 mod part;
 mod process;
 mod queues;
 mod raw;
+mod refuses;
 mod rights;
 mod searches;
 mod serve;
@@ -79,6 +81,9 @@ pub type Attack = fn(&Targets) -> Result<String, String>;
 /// * `calls SECONDS SEED`: a fuzzer of batched calls, with a wall or without;
 /// * `searches ADDRESS`: searches for ports in vain; nobody has the address;
 /// * `groups`: changes groups that sockets listen to, until it is ended;
+/// * `opens USER FILE`: as this user opens memory of processes that start, until the file is there;
+///   under no `ix run`;
+/// * `refuses`: makes calls that keep commands from its dataplane, until it is ended;
 /// * `shared SECONDS SEED [FILE]`: attacks on a dataplane in a process of its own, all at once, at
 ///   the longest until the file is there;
 /// * `part farewell`, `childs-farewell`, `farewell-beside`, `stale-farewell`, `hang-up`, `endless`
@@ -138,7 +143,8 @@ fn main() {
         return;
     }
     match first.as_deref() {
-        Some("calls" | "searches" | "groups") => return make_calls(),
+        Some("calls" | "searches" | "groups" | "refuses") => return make_calls(),
+        Some("opens") => return open_others(),
         Some("shared") => return attack_shared(),
         Some("part") => return part(),
         Some("rights") => return attack_by_rights(),
@@ -302,6 +308,19 @@ fn attack_shared() {
     }
 }
 
+/// Opens memory of others.
+fn open_others() {
+    let user = std::env::args().nth(2).and_then(|user| user.parse().ok());
+    let done = match (user, std::env::args().nth(3)) {
+        (Some(user), Some(until)) => opens::attack(user, &until),
+        _ => Err("write `opens USER FILE`".to_owned()),
+    };
+    if let Err(why) = done {
+        eprintln!("ix-attacker: {why}");
+        std::process::exit(1);
+    }
+}
+
 /// Speaks with the broker as the image does.
 fn part() {
     let what = match std::env::args().nth(2).as_deref() {
@@ -417,11 +436,12 @@ fn make_calls() {
     let word = |nth| std::env::args().nth(nth).unwrap_or_default();
     let fuzz = word(2).parse().ok().zip(word(3).parse().ok());
     let away = word(2).parse().ok();
-    let changes_groups = word(1) == "groups";
-    let is_whole = changes_groups || fuzz.is_some() || away.is_some();
+    let has_no_words = ["groups", "refuses"].contains(&word(1).as_str());
+    let is_whole = has_no_words || fuzz.is_some() || away.is_some();
     let (true, Some(header)) = (is_whole, header()) else {
         eprintln!(
-            "ix-attacker: write `calls SECONDS SEED`, `searches ADDRESS` or `groups`, under `ix run`"
+            "ix-attacker: write `calls SECONDS SEED`, `searches ADDRESS`, `groups` or `refuses`, under \
+             `ix run`"
         );
         std::process::exit(2);
     };
@@ -441,6 +461,7 @@ fn make_calls() {
     let made = calls.and_then(|c| match (fuzz, away) {
         (Some((seconds, seed)), _) => fuzz_calls(&c, seconds, seed),
         (None, Some(away)) => searches::attack(&c, away),
+        (None, None) if word(1) == "refuses" => refuses::attack(&c),
         (None, None) => groups::attack(&c),
     });
     if let Err(why) = made {

@@ -42,7 +42,8 @@ fn every_attack_is_refused_and_succeeds_without_the_wall() {
 }
 
 /// Programs of libix, plain C programs and Debian's memcached, each with a client; and the corners
-/// of the socket interface with the wall and without it.
+/// of the socket interface with the wall and without it. Nobody opens the memory of a program that
+/// starts, not even its own user.
 #[test]
 #[ignore = "boots a guest: a minute or more"]
 fn programs_run_behind_the_wall() {
@@ -76,6 +77,7 @@ fn programs_run_behind_the_wall() {
         support::build_program("ix-attacker").with_file_name("ix-mortal"),
         library,
         memcached.to_owned(),
+        support::build_program("ix-attacker"),
     ];
     let script = folder.join("tests/commands/guest_programs.sh");
     let text = |file: &Path| file.to_str().expect("text").to_owned();

@@ -1,12 +1,12 @@
 #!/bin/sh
 # Inside the guest of `.ci/guest`: programs behind the wall, each with a client on Linux's sockets.
 #
-#     guest_programs.sh IX ECHO CORNERS IX_ECHO IX_KV IX_MORTAL LIBRARY MEMCACHED
+#     guest_programs.sh IX ECHO CORNERS IX_ECHO IX_KV IX_MORTAL LIBRARY MEMCACHED IX_ATTACKER
 #
 # The library has the bytes of a key switch in its code.
 #
 # One line a program, "ok NAME" or "FAILED NAME" with what it said. Status 0: all are ok.
-ix=$1 echo=$2 corners=$3 ix_echo=$4 ix_kv=$5 mortal=$6 library=$7 memcached=$8
+ix=$1 echo=$2 corners=$3 ix_echo=$4 ix_kv=$5 mortal=$6 library=$7 memcached=$8 attacker=$9
 own=10.88.0.2 peer=10.88.0.1
 failed=0
 flags= queues=1
@@ -220,4 +220,31 @@ done
 lines=$(wc -l </tmp/corners-none)
 diff /tmp/corners-none /tmp/corners-pku >/tmp/said 2>&1 && same=yes || same=no
 verdict "corners of the socket interface, $lines lines" "$([ "$lines" -gt 50 ] && echo $same)"
+
+# walled FLAGS... -- PROGRAM...
+walled() {
+    "$ix" run --domain pku --posix off --user 65534 --cpus 0 --nic "memif:/tmp/ix.memif,role=server" \
+        --addr 10.9.0.2/24 "$@"
+}
+
+# opened USER FLAGS...: what this user has of the memory of programs that start.
+opened() {
+    user=$1
+    shift
+    rm -f /tmp/over
+    "$attacker" opens "$user" /tmp/over >/tmp/opened 2>&1 &
+    opens=$!
+    for _ in $(seq 100); do grep -q opens /tmp/opened && break; usleep 100000; done
+    for _ in $(seq 5); do walled "$@" -- "$attacker" calls 0 1; done >/tmp/said 2>&1
+    echo >/tmp/over
+    wait $opens
+    tail -1 /tmp/opened
+    cat /tmp/opened >>/tmp/said
+}
+
+another=$(opened 65533)
+verdict "memory of programs that start, as another tenant's user: $another" \
+    "$(echo "$another" | grep -q '; memory of 0' && echo yes)"
+own=$(opened 65534)
+verdict "as their own user: $own" "$(echo "$own" | grep -q '; memory of 0' && echo yes)"
 exit $failed
