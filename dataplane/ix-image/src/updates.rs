@@ -24,9 +24,9 @@ pub struct ChannelUpdates {
     unsent: Arc<AtomicBool>,
 }
 
-/// After more than this the program is ended, because it prevents reception. Each time its calls
-/// are checked 100 times.
-const REFUSED_MAX: u32 = 1000;
+/// After more than this the program is ended, because it prevents reception. The last times its
+/// calls are waited for a quarter of a second each ([`arrivals::alone`]).
+pub const REFUSED_MAX: u32 = 56;
 /// Most messages that wait for room: more than there are ports to be given back. A program makes
 /// its dataplane say more than the broker reads.
 const WAITING_MAX: usize = 1 << 17;
@@ -54,7 +54,7 @@ impl ChannelUpdates {
         let received = if !channel.brings_descriptors() {
             Some(channel.try_receive())
         } else {
-            arrivals::alone(|| {
+            arrivals::alone(self.refused, || {
                 self.reserved.unfenced(|| {
                     let Some((text, fds)) = channel.try_receive()? else { return Ok(None) };
                     let place = |fd: OwnedFd| match self.reserved.copy(fd.as_fd()) {

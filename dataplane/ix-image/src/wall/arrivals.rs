@@ -6,12 +6,17 @@
 use super::record::{self, LIVE, RECORDS, Record};
 use crate::sys;
 use core::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 /// A thread is receiving descriptors.
 static COMING: AtomicBool = AtomicBool::new(false);
 
-/// How often the calls in progress are checked before this is put off.
+/// How often the calls in progress are checked, at least, before this is put off.
 const LOOKS: usize = 100;
+/// After so many times that it was put off in a row, the next ones wait twice as long.
+const TRIES: u32 = 4;
+/// So often the wait is doubled, from one millisecond on.
+const DOUBLINGS: u32 = 8;
 
 /// To be called before a call for the application is made; waits while descriptors arrive.
 pub fn call_begins(record: &Record) {
@@ -34,22 +39,42 @@ pub fn call_ends(record: &Record) {
 }
 
 /// Runs `work` while no call of the application can name a new descriptor. `None`: calls that take
-/// long and do not sleep were in progress; try again later.
-pub fn alone<T>(work: impl FnOnce() -> T) -> Option<T> {
+/// long and do not sleep were in progress; try again later, with how often this was `refused`.
+///
+/// A call may wait for a slow disk, and as soon as one ends another one begins. So the more often
+/// it was refused the longer it keeps new calls waiting: then all calls end but those of a program
+/// that makes long ones on purpose.
+pub fn alone<T>(refused: u32, work: impl FnOnce() -> T) -> Option<T> {
     if !super::is_raised() {
         return Some(work());
     }
     COMING.store(true, Ordering::SeqCst);
-    let quiet = (0..LOOKS).any(|_| {
-        let quiet = (0..RECORDS).all(is_quiet);
-        if !quiet {
-            give_way();
-        }
-        quiet
-    });
+    let quiet = becomes_quiet(longest(refused), || (0..RECORDS).all(is_quiet));
     let result = quiet.then(work);
     COMING.store(false, Ordering::Release);
     result
+}
+
+/// How long calls may take that began before.
+fn longest(refused: u32) -> Duration {
+    match refused / TRIES {
+        0 => Duration::ZERO,
+        more => Duration::from_millis(1 << more.min(DOUBLINGS)),
+    }
+}
+
+fn becomes_quiet(longest: Duration, is_quiet: impl Fn() -> bool) -> bool {
+    let begin = Instant::now();
+    for look in 1.. {
+        if is_quiet() {
+            return true;
+        }
+        if look >= LOOKS && begin.elapsed() >= longest {
+            return false;
+        }
+        give_way();
+    }
+    false
 }
 
 fn is_quiet(index: usize) -> bool {
@@ -107,7 +132,22 @@ fn give_way() {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::{Duration, Instant};
+
+    #[test]
+    fn calls_that_take_a_while_are_waited_for_if_they_refuse_again_and_again() {
+        const TAKES: Duration = Duration::from_millis(60);
+        let waits = |refused: u32| {
+            let begin = Instant::now();
+            becomes_quiet(longest(refused), || begin.elapsed() >= TAKES)
+        };
+        // A program that pauses is not waited for at first.
+        assert_eq!(longest(0), Duration::ZERO);
+        assert!(!becomes_quiet(longest(0), || false));
+        assert!(becomes_quiet(longest(0), || true));
+        assert!(waits(TRIES * 6) && waits(u32::MAX));
+        let all = (0..crate::updates::REFUSED_MAX).map(longest).sum::<Duration>();
+        assert!((Duration::from_secs(5)..Duration::from_secs(10)).contains(&all), "{all:?}");
+    }
 
     #[test]
     fn only_who_waits_in_the_kernel_sleeps() {
