@@ -186,7 +186,7 @@ fn the_server_closes_first() {
 #[test]
 fn a_port_is_used_again_at_once() {
     for nic in Nic::ALL {
-        let Some(net) = TestNet::busy("a_port_is_used_again_at_once", nic, 1) else { return };
+        let Some(net) = TestNet::alone("a_port_is_used_again_at_once", nic, 1) else { return };
         // Two ports to choose from, and the server is in TIME-WAIT: both are used again and again.
         net.client.set_sysctl("net/ipv4/ip_local_port_range", "40000 40001").expect("sysctl");
         let service = net.serve(&["64", "--messages-per-connection", "1"]);
