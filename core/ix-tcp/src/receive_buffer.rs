@@ -113,9 +113,8 @@ impl<B: RxBuf> Tcb<B> {
 
     /// To be called when payload that the peer could send was dropped because memory is short,
     /// after its header was given to [`Self::segment`]. An acknowledgement tells the peer at once
-    /// that something is missing and what there is room for, and another one when the application
-    /// has returned a buffer: the window was open, so no window update would (RFC 5681 section
-    /// 4.2).
+    /// that something is missing, and another one when the application has returned a buffer: the
+    /// window is open, so no window update would (RFC 5681 section 4.2).
     #[cold]
     pub fn payload_dropped(&mut self) {
         if self.state.receives() {
@@ -124,10 +123,10 @@ impl<B: RxBuf> Tcb<B> {
         }
     }
 
-    /// Whether payload was dropped, and there was not room for the whole window since.
+    /// Whether payload was dropped since this was asked last.
     #[inline]
-    pub(crate) fn is_starved(&self) -> bool {
-        self.rare.as_ref().is_some_and(|rare| rare.is_starved)
+    pub(crate) fn was_starved(&mut self) -> bool {
+        self.rare.as_mut().is_some_and(|rare| core::mem::take(&mut rare.is_starved))
     }
 
     /// How many buffers may be held, in order and not, with this one that arrives after a gap:

@@ -227,7 +227,7 @@ pub(crate) struct Rare {
     /// What [`Output::promise`] was told last.
     pub promised: u32,
     /// Payload was dropped because memory was short, and the peer was not told since that there is
-    /// enough again.
+    /// some again.
     pub is_starved: bool,
 }
 

@@ -46,7 +46,7 @@ impl<B: RxBuf> Tcb<B> {
         debug_assert!(buffers_freed <= u32::from(self.rcv_held_bufs));
         self.rcv_held_bytes = self.rcv_held_bytes.saturating_sub(bytes);
         self.rcv_held_bufs = self.rcv_held_bufs.saturating_sub(buffers_freed as u16);
-        let wakes = buffers_freed > 0 && self.is_starved();
+        let wakes = buffers_freed > 0 && self.was_starved();
         if self.state.receives() && (wakes || self.window_update_due(cfg)) {
             self.flags.set(Flags::ACK_NOW);
         }
@@ -85,9 +85,7 @@ impl<B: RxBuf> Tcb<B> {
         };
         let bytes = bytes.saturating_sub(self.rcv_held_bytes);
         let buffers = buffers.saturating_sub(u32::from(self.rcv_held_bufs));
-        // What the shift cuts off is no reason to offer less than a segment.
-        let in_each = u32::from(cfg.mss) + (1 << self.rcv_shift) - 1;
-        bytes.min(buffers.saturating_mul(in_each))
+        bytes.min(buffers.saturating_mul(u32::from(cfg.mss)))
     }
 
     /// The part of the offered window that the peer has not used.
@@ -129,8 +127,7 @@ impl<B: RxBuf> Tcb<B> {
 
     /// The window field of a segment sent now; records what it offers. The right edge never moves
     /// left, except for what the shift cuts off (RFC 7323 section 2.4: the peer expects that; we
-    /// accept up to the furthest edge that was ever offered), and while payload within the window
-    /// is dropped because memory is short.
+    /// accept up to the furthest edge that was ever offered).
     #[inline]
     pub(crate) fn offer_window(&mut self, cfg: &Config) -> u16 {
         let gain = self.rcv_gain(cfg);
@@ -140,25 +137,9 @@ impl<B: RxBuf> Tcb<B> {
         if gain >= self.rcv_step(cfg) && self.handshake_done() {
             wnd = wnd.saturating_add(gain);
         }
-        if self.is_starved() {
-            wnd = self.window_in_need(cfg, wnd);
-        }
         let field = (wnd >> self.rcv_shift).min(u32::from(u16::MAX));
         self.rcv_adv = self.rcv_adv.max(self.rcv_nxt + (field << self.rcv_shift));
         field as u16
-    }
-
-    /// What is offered while payload within the window is dropped: no more than there is room for,
-    /// or the peer would send it again and again, and give up in the end. A closed window it probes
-    /// for as long as it lives (RFC 9293 section 3.8.6 lets a window shrink; Linux does it, too).
-    #[cold]
-    #[inline(never)]
-    fn window_in_need(&mut self, cfg: &Config, wnd: u32) -> u32 {
-        let space = self.rcv_space(cfg);
-        if space >= wnd {
-            self.rare_mut().is_starved = false;
-        }
-        wnd.min(space)
     }
 
     /// How much the peer's window allows beyond `snd_nxt`; negative after it shrank.

@@ -24,8 +24,7 @@ pub(crate) struct Tcp {
     pub looks: Looks,
     /// What they may cost in each.
     looks_of_batch: Looks,
-    /// As configured when the thread was made, but for the MSS, which follows the devices, and
-    /// the buffers of a flow, which become fewer while frames are short.
+    /// As configured when the thread was made, but for the MSS, which follows the devices.
     pub config: ix_tcp::Config,
 }
 
@@ -41,16 +40,8 @@ impl Tcp {
         let (listeners, secrets) = (Listeners::default(), Secrets::new(config, thread));
         let threads = u32::try_from(config.cpus.len()).unwrap_or(1).max(1);
         let looks = Looks::new(LOOKS_MAX.saturating_mul(threads), LOOKS_LEAST * threads);
-        let mut config = config.tcp.clone();
-        // A connection that begins while frames are short can grow later.
-        config.window_shift_min = config.window_shift();
+        let config = config.tcp.clone();
         Tcp { listeners, secrets, looks, looks_of_batch: looks, config }
-    }
-
-    /// Each flow may hold so many buffers now, or as many as configured.
-    #[cold]
-    pub fn share_buffers(&mut self, share: u16, io: &Io) {
-        self.config.rcv_buffers_max = io.cx.shared.config.tcp.rcv_buffers_max.min(share.into());
     }
 
     /// A batch of calls begins.
