@@ -112,9 +112,10 @@ fn runs_share_an_interface_and_none_breaks_another() {
     assert_eq!((hears(), hears()), (Some(53), None));
 
     // The first one ends without a word.
-    let (_, number) = (drop(first), program());
+    drop(first);
     eventually("Linux has its port", || ask(&there, 80) == refused);
-    assert_eq!(program(), number, "the program stays");
+    // One for the addresses of the others takes its place, once the keeper has heard of the end.
+    assert!(program().is_some(), "a program stays");
     assert_eq!([22, 81].map(|port| ask(&there, port)), [Ok(()), silent]);
     send(&here, &there, &far, 53);
     assert_eq!(hears(), Some(53));
