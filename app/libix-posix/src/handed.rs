@@ -209,7 +209,6 @@ impl Core {
                     || holders::have_others(at)
                     || passed && in_flight::is_open(at))
                 {
-                    // The next program finds a connection by its place, so that stays meanwhile.
                     stream.shared = None;
                     holders::leave(at);
                     self.leaves_to_others(id);

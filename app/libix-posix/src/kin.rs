@@ -199,19 +199,20 @@ pub fn has_one(numbers: u64, bit: u64) -> bool {
     (0..PROCESSES_MAX).any(|number| numbers >> number & 1 != 0 && listens(number))
 }
 
+/// Whether the process with this number was killed. What it has noted here is dropped then.
+fn was_killed(number: u32) -> bool {
+    let has_ended = holders::has_ended(number);
+    if has_ended {
+        is_gone(number);
+    }
+    has_ended
+}
+
 fn find(turn: &mut usize, suits: impl Fn(&One) -> bool) -> Option<u32> {
     let processes = &shared()?.processes;
     let own = OWN.load(Ordering::Relaxed).wrapping_sub(1) as usize;
     let mut all = (1..=PROCESSES_MAX).map(|n| (*turn + n) % PROCESSES_MAX);
-    let found = all.find(|n| {
-        *n != own && suits(&processes[*n]) && {
-            let has_ended = holders::has_ended(*n as u32);
-            if has_ended {
-                is_gone(*n as u32);
-            }
-            !has_ended
-        }
-    })?;
+    let found = all.find(|n| *n != own && suits(&processes[*n]) && !was_killed(*n as u32))?;
     *turn = found;
     Some(found as u32)
 }

@@ -52,7 +52,7 @@ pub fn keep(interface: &str, away: bool) -> io::Result<()> {
     kept
 }
 
-/// Starts the keeper in a scope of systemd's; false: there is none to be had.
+/// Starts the keeper in a scope of systemd's, if systemd gives one. Returns whether it did.
 fn has_scope(interface: &str) -> bool {
     if !process::is_root() || !Path::new(SYSTEMD).exists() {
         return false;

@@ -432,7 +432,13 @@ impl<B: RxBuf> Tcb<B> {
     /// Whether nothing was sent for so long that the window may have to restart.
     #[inline]
     fn was_idle(&self, now_us: u64) -> bool {
-        ms_of(now_us).wrapping_sub(self.last_snd_ms) > IDLE_MIN_US >> 10
+        self.idle_ms(now_us) > IDLE_MIN_US >> 10
+    }
+
+    /// How long nothing was sent, in units of 1,024 µs.
+    #[inline]
+    fn idle_ms(&self, now_us: u64) -> u32 {
+        ms_of(now_us).wrapping_sub(self.last_snd_ms)
     }
 
     /// Restarts the congestion window after an idle time (RFC 5681 section 4.1).
@@ -440,7 +446,7 @@ impl<B: RxBuf> Tcb<B> {
         if !self.was_idle(now_us) {
             return;
         }
-        let idle_ms = ms_of(now_us).wrapping_sub(self.last_snd_ms);
+        let idle_ms = self.idle_ms(now_us);
         let rto_us = self.rtt.rto_us(IDLE_MIN_US, cfg.max_rto_us, cfg.initial_rto_us);
         if idle_ms > rto_us >> 10 {
             let timeouts = idle_ms / (rto_us >> 10).max(1);

@@ -1,7 +1,7 @@
 //! Loss recovery, segment by segment: RFC 2018, 2883, 5681, 6298, 6582, 8985, 9937.
 
 use crate::support::*;
-use ix_tcp::{Config, CongestionControl, DeadReason, PathError, Tcb, TcpCounter};
+use ix_tcp::{Config, CongestionControl, DeadReason, PathError, Tcb, TcbInfo, TcpCounter};
 use ix_wire::Seq;
 
 const MSS: u32 = 1460;
@@ -617,15 +617,22 @@ fn recovery_outlives_a_spurious_timeout() {
     assert_eq!((info.ssthresh_bytes, info.cwnd_bytes), (reduced, reduced));
 }
 
-/// RFC 3708: each retransmission is reported as a duplicate: there was only reordering.
-#[test]
-fn reordering_is_undone_by_dsack() {
+/// Ten segments are in flight; those behind the first have come before it, so it was sent again.
+/// Returns the first octet, too, and what was known before.
+fn reordered() -> (Script, Seq, TcbInfo) {
     let (mut script, first) = in_flight(cfg(), Offer::SACK, 10);
     let before = script.tcb.info(&cfg());
     script.run_for(1000);
     script.give_sack(first, &[(first + MSS, first + 5 * MSS)]);
     script.output();
     assert_eq!(seqs(&mut script), [(first.0, true)]);
+    (script, first, before)
+}
+
+/// RFC 3708: each retransmission is reported as a duplicate: there was only reordering.
+#[test]
+fn reordering_is_undone_by_dsack() {
+    let (mut script, first, before) = reordered();
     // The late original arrives, then the retransmission.
     script.give_sack(first + 10 * MSS, &[]);
     assert!(script.tcb.info(&cfg()).cwnd_bytes < before.cwnd_bytes);
@@ -641,12 +648,7 @@ fn reordering_is_undone_by_dsack() {
 #[test]
 fn reordering_in_two_recoveries_is_undone_by_dsack() {
     for second_too in [false, true] {
-        let (mut script, first) = in_flight(cfg(), Offer::SACK, 10);
-        let before = script.tcb.info(&cfg());
-        script.run_for(1000);
-        script.give_sack(first, &[(first + MSS, first + 5 * MSS)]);
-        script.output();
-        assert_eq!(seqs(&mut script), [(first.0, true)]);
+        let (mut script, first, before) = reordered();
         // The late original. What is sent next is late, too.
         script.give_sack(first + 10 * MSS, &[]);
         let once = script.tcb.info(&cfg()).ssthresh_bytes;

@@ -648,7 +648,7 @@ fn several_queues_take_turns() {
     host.assert_nothing_leaks();
 }
 
-/// Sends datagrams from so many ports of Linux's end, no two of which are the same.
+/// Sends `each` datagrams from each of `ports` different ports of Linux's end.
 fn send_from_many(link: &Link, ports: usize, each: usize) {
     link.linux.run(|| {
         // All are open at once: a port that is closed may be given again, with another queue.

@@ -42,8 +42,8 @@ fn every_attack_is_refused_and_succeeds_without_the_wall() {
 }
 
 /// Programs of libix, plain C programs and Debian's memcached, each with a client; and the corners
-/// of the socket interface with the wall and without it. Nobody opens the memory of a program that
-/// starts, not even its own user.
+/// of the socket interface with the wall and without it. No other process can open the memory of a
+/// program that starts, not even one of the same user.
 #[test]
 #[ignore = "boots a guest: a minute or more"]
 fn programs_run_behind_the_wall() {

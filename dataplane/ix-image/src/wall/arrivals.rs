@@ -13,9 +13,9 @@ static COMING: AtomicBool = AtomicBool::new(false);
 
 /// How often the calls in progress are checked, at least, before this is put off.
 const LOOKS: usize = 100;
-/// After so many times that it was put off in a row, the next ones wait twice as long.
+/// Number of tries after which the wait doubles, while each is put off.
 const TRIES: u32 = 4;
-/// So often the wait is doubled, from one millisecond on.
+/// Number of doublings, from one millisecond on.
 const DOUBLINGS: u32 = 8;
 
 /// To be called before a call for the application is made; waits while descriptors arrive.
@@ -64,17 +64,15 @@ fn longest(refused: u32) -> Duration {
 }
 
 fn becomes_quiet(longest: Duration, is_quiet: impl Fn() -> bool) -> bool {
-    let begin = Instant::now();
-    for look in 1.. {
-        if is_quiet() {
-            return true;
-        }
-        if look >= LOOKS && begin.elapsed() >= longest {
+    let (begin, mut looks) = (Instant::now(), 0);
+    while !is_quiet() {
+        looks += 1;
+        if looks >= LOOKS && begin.elapsed() >= longest {
             return false;
         }
         give_way();
     }
-    false
+    true
 }
 
 fn is_quiet(index: usize) -> bool {
