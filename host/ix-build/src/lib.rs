@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const TARGET: &str = "x86_64-unknown-linux-gnu";
+/// Cargo's profile for what runs for each message.
+const PROFILE: &str = "datapath";
 const IMAGE_FLAGS: [&str; 2] = ["-Ctarget-feature=+crt-static", "-Crelocation-model=pie"];
 
 /// Where to build: with which cargo, from which workspace.
@@ -29,14 +31,14 @@ impl Builder<'_> {
         let profile = self.profile.map(|path| format!("-Cprofile-use={}", path.display()));
         let flags: Vec<&str> = IMAGE_FLAGS.into_iter().chain(profile.as_deref()).collect();
         self.build("ix-image", &flags, target_dir)?;
-        Ok(target_dir.join(TARGET).join("release/ix-image"))
+        Ok(target_dir.join(TARGET).join(PROFILE).join("ix-image"))
     }
 
     /// Builds the library for unmodified programs below `target_dir`; returns its path. It uses the
     /// C library of the program that loads it.
     pub fn posix_library(&self, target_dir: &Path) -> Result<PathBuf, String> {
         self.build("libix-posix", &[], target_dir)?;
-        Ok(target_dir.join(TARGET).join("release/libix_posix.so"))
+        Ok(target_dir.join(TARGET).join(PROFILE).join("libix_posix.so"))
     }
 
     fn build(&self, package: &str, flags: &[&str], target_dir: &Path) -> Result<(), String> {
@@ -48,7 +50,8 @@ impl Builder<'_> {
         }
         let status = command
             .current_dir(self.workspace)
-            .args(["build", "--release", "--quiet", "--package", package, "--target", TARGET])
+            .args(["build", "--quiet", "--profile", PROFILE])
+            .args(["--package", package, "--target", TARGET])
             .arg("--target-dir")
             .arg(target_dir)
             .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"))
