@@ -120,7 +120,7 @@ pub const TABLE: &[Row] = &[
     (
         "system calls of the program's own (Go, static programs; --domain process)",
         "those above, by number; all others are made as they are",
-        "a_go_server_without_cgo_is_ixs, a_go_server_with_cgo_is_ixs, static_servers_are_ixs, corner_cases_of_a_static_program_are_linuxs",
+        "a_go_server_without_cgo_is_ixs, a_go_server_with_cgo_is_ixs, static_servers_are_ixs, corner_cases_are_linuxs",
     ),
     (
         "pthread_create, pthread_sigmask, sigprocmask",

@@ -98,32 +98,48 @@ fn an_epoll_server_serves_ix_and_linux() {
     }
 }
 
+/// A way in which the program of the corner cases runs on IX.
+#[derive(Clone, Copy, Debug)]
+struct Way {
+    nic: Nic,
+    /// Each call comes by its instruction.
+    is_static: bool,
+    /// For `ix run`.
+    ix: &'static [&'static str],
+}
+
+/// Linked dynamically, under the default wall.
+const fn dynamic(nic: Nic) -> Way {
+    Way { nic, is_static: false, ix: &[] }
+}
+
+/// Linked statically; the instructions of its calls are rewritten.
+const fn of_its_own_calls(nic: Nic) -> Way {
+    Way { nic, is_static: true, ix: &["--domain", "process"] }
+}
+
+/// The same where each call costs a signal, because no instruction is rewritten.
+const fn by_traps_alone(nic: Nic) -> Way {
+    Way { nic, is_static: true, ix: &["--domain", "process", "--syscalls", "trap"] }
+}
+
 /// Linux is the oracle: the same program against the same peer, once on Linux's sockets and once on
 /// IX's, says the same of every call.
 #[test]
 fn corner_cases_are_linuxs() {
-    corner_cases("corner_cases_are_linuxs", &Nic::ALL, false, &[], &[]);
-}
-
-/// The same by a program that is linked statically, so that each call comes by its instruction.
-#[test]
-fn corner_cases_of_a_static_program_are_linuxs() {
-    let test = "corner_cases_of_a_static_program_are_linuxs";
-    corner_cases(test, &[Nic::Afxdp], false, &["-static"], &["--domain", "process"]);
-}
-
-/// The same where each call costs a signal, because no instruction is rewritten.
-#[test]
-fn corner_cases_by_traps_alone_are_linuxs() {
-    let flags = ["--domain", "process", "--syscalls", "trap"];
-    let test = "corner_cases_by_traps_alone_are_linuxs";
-    corner_cases(test, &[Nic::Afxdp], false, &["-static"], &flags);
+    let ways = [
+        dynamic(Nic::Afxdp),
+        dynamic(Nic::Tap),
+        of_its_own_calls(Nic::Afxdp),
+        by_traps_alone(Nic::Afxdp),
+    ];
+    corner_cases("corner_cases_are_linuxs", &ways, false);
 }
 
 /// The same with sockets of `AF_INET6`, and cases of both families on one socket.
 #[test]
 fn corner_cases_of_ipv6_are_linuxs() {
-    corner_cases("corner_cases_of_ipv6_are_linuxs", &[Nic::Afxdp], true, &[], &[]);
+    corner_cases("corner_cases_of_ipv6_are_linuxs", &[dynamic(Nic::Afxdp)], true);
 }
 
 /// Those of above that run on one device in `.ci/run`, on the other.
@@ -131,11 +147,8 @@ fn corner_cases_of_ipv6_are_linuxs() {
 #[ignore = "long; .ci/run nightly"]
 fn corner_cases_of_each_kind_over_tap_are_linuxs() {
     let test = "corner_cases_of_each_kind_over_tap_are_linuxs";
-    let traps = ["--domain", "process", "--syscalls", "trap"];
-    for flags in [&traps[..2], &traps] {
-        corner_cases(test, &[Nic::Tap], false, &["-static"], flags);
-    }
-    corner_cases(test, &[Nic::Tap], true, &[], &[]);
+    corner_cases(test, &[of_its_own_calls(Nic::Tap), by_traps_alone(Nic::Tap)], false);
+    corner_cases(test, &[dynamic(Nic::Tap)], true);
 }
 
 /// `::1`, and what a host sends to its own address of IPv6.
@@ -144,15 +157,18 @@ fn loopback(namespace: &Namespace) {
     namespace.set_up("lo", true).expect("up");
 }
 
-fn corner_cases(test: &str, nics: &[Nic], v6: bool, flags: &[&str], ix: &[&str]) {
-    let Some(program) = compile_with(test, "corners", flags) else { return };
-    let is_static = flags.contains(&"-static");
-    let program = program.to_str().expect("text");
+/// Runs the program on Linux and, in each of these ways, on IX, and compares what it says.
+fn corner_cases(test: &str, ways: &[Way], v6: bool) {
+    let Some(program) = compile(test, "corners") else { return };
+    let Some(linked) = compile_with(&format!("{test}-static"), "corners", &["-static"]) else {
+        return;
+    };
+    let [program, linked] = [&program, &linked].map(|path| path.to_str().expect("text"));
     let (own, peer) = (SERVICE.ip().to_string(), CLIENT.to_string());
     let port = PEER_PORT.to_string();
     let (both_own, both_peer) = (format!("{SERVICE_V6},{own}"), format!("{CLIENT_V6},{peer}"));
     let (own_name, peer_name) = if v6 { (&both_own, &both_peer) } else { (&own, &peer) };
-    let run = [program, "run", own_name.as_str(), peer_name.as_str(), port.as_str()];
+    let run = ["run", own_name.as_str(), peer_name.as_str(), port.as_str()];
     let start_peer = |net: &TestNet| {
         let mut command = net.client.command(program, None);
         command.args(["peer", &port]);
@@ -168,7 +184,7 @@ fn corner_cases(test: &str, nics: &[Nic], v6: bool, flags: &[&str], ix: &[&str])
         let file = "/proc/sys/net/ipv4/ip_local_port_range";
         net.service_link().0.run(|| std::fs::write(file, "40000 40499")).expect("a range of ports");
     };
-    let said = |lines: &[String]| -> Vec<String> {
+    let said = |lines: &[String], is_static: bool| -> Vec<String> {
         let lines = lines.iter().filter(|line| !line.starts_with("ix: "));
         // A static program asks the kernel itself for interfaces, and does not see IX's.
         let mut left_out = false;
@@ -181,7 +197,7 @@ fn corner_cases(test: &str, nics: &[Nic], v6: bool, flags: &[&str], ix: &[&str])
         lines.filter(is_kept).cloned().collect()
     };
     let on_linux = || {
-        let net = TestNet::new(test, Nic::Afxdp, 1)?;
+        let net = TestNet::without_ix(test)?;
         let (server, link) = net.service_link();
         server.add_address(link, *SERVICE.ip(), PREFIX).expect("an address");
         if v6 {
@@ -192,14 +208,14 @@ fn corner_cases(test: &str, nics: &[Nic], v6: bool, flags: &[&str], ix: &[&str])
         }
         narrow(&net);
         let _peer = start_peer(&net);
-        let mut command = server.command(run[0], None);
-        command.args(&run[1..]);
+        let mut command = server.command(program, None);
+        command.args(run);
         let (status, lines) = Process::start(command).wait(Duration::from_secs(120));
         assert!(status.success(), "on Linux: {lines:#?}");
-        Some(said(&lines))
+        Some(lines)
     };
-    let on_ix = |nic| {
-        let net = TestNet::new(test, nic, 1)?;
+    let on_ix = |way: Way| {
+        let net = TestNet::new(test, way.nic, 1)?;
         if v6 {
             loopback(net.service_link().0);
         }
@@ -207,30 +223,34 @@ fn corner_cases(test: &str, nics: &[Nic], v6: bool, flags: &[&str], ix: &[&str])
         let _peer = start_peer(&net);
         let flags = if v6 { net.flags_v6().to_vec() } else { Vec::new() };
         let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
-        let flags = [&flags[..], ix].concat();
-        let service = net.start_after_with("local_ports = '40000-40499'", &flags, &run);
+        let flags = [&flags[..], way.ix].concat();
+        let started = if way.is_static { linked } else { program };
+        let words = [&[started], &run[..]].concat();
+        let service = net.start_after_with("local_ports = '40000-40499'", &flags, &words);
         if v6 {
             net.enable_v6();
         }
         let (status, lines) = service.process.wait(Duration::from_secs(120));
-        assert!(status.success(), "on IX: {lines:#?}");
-        Some(said(&lines))
+        assert!(status.success(), "{way:?}: {lines:#?}");
+        Some(lines)
     };
     // Side by side, for they mostly wait.
     let (linux, ix) = std::thread::scope(|scope| {
         let linux = scope.spawn(on_linux);
-        let ix: Vec<_> = nics.iter().map(|nic| (nic, scope.spawn(move || on_ix(*nic)))).collect();
-        let lines = ix.into_iter().map(|(nic, run)| (nic, run.join().expect("it runs on IX")));
+        let on_ix = &on_ix;
+        let ix: Vec<_> = ways.iter().map(|way| (way, scope.spawn(move || on_ix(*way)))).collect();
+        let lines = ix.into_iter().map(|(way, run)| (way, run.join().expect("it runs on IX")));
         let lines: Vec<_> = lines.collect();
         (linux.join().expect("it runs on Linux"), lines)
     });
     let Some(linux) = linux else { return };
-    for (nic, ix) in ix {
+    for (way, ix) in ix {
         let Some(ix) = ix else { return };
+        let [linux, ix] = [&linux, &ix].map(|lines| said(lines, way.is_static));
         for (number, (linux, line)) in linux.iter().zip(&ix).enumerate() {
-            assert_eq!(line, linux, "line {number} on {nic:?}; IX said {ix:#?}");
+            assert_eq!(line, linux, "line {number}, {way:?}; IX said {ix:#?}");
         }
-        assert_eq!(ix.len(), linux.len(), "{ix:#?}");
+        assert_eq!(ix.len(), linux.len(), "{way:?}: {ix:#?}");
     }
 }
 

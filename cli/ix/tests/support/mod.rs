@@ -91,6 +91,11 @@ impl TestNet {
         TestNet::in_turn(Turn::part(queues), test, nic, queues)
     }
 
+    /// The link alone, for what runs on Linux's sockets.
+    pub fn without_ix(test: &str) -> Option<TestNet> {
+        TestNet::in_turn(Turn::none(), test, Nic::Afxdp, 1)
+    }
+
     /// The same beside one other test at most: for what keeps a core busy, but measures nothing.
     pub fn busy(test: &str, nic: Nic, queues: usize) -> Option<TestNet> {
         TestNet::in_turn(Turn::part(2 * queues), test, nic, queues)
