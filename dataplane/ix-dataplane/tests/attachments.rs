@@ -317,6 +317,32 @@ fn datagrams_and_timers_wait_for_their_process() {
     assert!((60..300).contains(&count), "{count}");
 }
 
+/// Each of them would get another one where none is named, and what the port is claimed for would
+/// be nobody's.
+#[test]
+fn processes_share_a_port_that_they_name_and_an_address_that_is_theirs() {
+    let mut two = Two::new();
+    let share = |addr: [u8; 4], port, takes| {
+        let at = Endpoint { addr: ix_abi::v4(addr), port };
+        Call::UdpShare { at, cookie: 9, takes }
+    };
+    let wrong = [share([0; 4], 0, false), share([0; 4], 0, true), share([10, 0, 0, 99], 9, true)];
+    let invalid = refused(CallError::Invalid);
+    let not_local = refused(CallError::NotLocal);
+    for number in [0, 1] {
+        assert_eq!(two.run(number, &wrong).0, [invalid, invalid, not_local]);
+    }
+    let first = two.run(0, &[share([0; 4], 9, true)]).0[0];
+    let second = two.run(1, &[share([0; 4], 9, true), share([0; 4], 9, false)]).0;
+    assert!(first >= 0 && second[0] >= 0 && first != second[0], "{first} {second:?}");
+    assert_eq!(second[0], second[1], "one for each process");
+    let unbind = |socket: i64| Call::UdpUnbind { socket: socket as u32 };
+    let stranger = two.run(0, &[unbind(second[0])]).0;
+    assert_eq!(stranger, [refused(CallError::BadHandle)], "each has its own");
+    assert_eq!(two.run(0, &[unbind(first)]).0, [0]);
+    assert_eq!(two.run(1, &[unbind(second[0])]).0, [0]);
+}
+
 #[test]
 fn what_is_sent_is_the_senders_own() {
     let mut two = Two::new();

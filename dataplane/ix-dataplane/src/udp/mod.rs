@@ -210,6 +210,10 @@ pub(crate) fn share(
     takes: bool,
 ) -> Answer {
     let (addr, port) = (IpAddr(at.addr), at.port);
+    // Processes share a port that they name: each would be given another one.
+    if port == 0 {
+        return Err(CallError::Invalid);
+    }
     if !may_bind(cx, addr) {
         return Err(CallError::NotLocal);
     }
