@@ -153,7 +153,9 @@ impl<'a> Attached<'a> {
                     }
                     Ok(ToImage::Executed { number }) => {
                         // One that has ended already may have another one's number soon.
-                        ended.extend(self.processes.contains_key(&number).then_some(number));
+                        let is_there = self.processes.contains_key(&number)
+                            || self.prepared.contains_key(&number);
+                        ended.extend(is_there.then_some(number));
                     }
                     _ => {}
                 },

@@ -338,9 +338,10 @@ impl Attached {
         self.last_join = Some(Instant::now());
         let legacy = self.legacy(&process)?;
         if legacy.is_none()
-            && let Some(prepared) = self.prepared.pop()
+            && let Some(prepared) = self.take_prepared(&process)?
         {
-            return self.give_prepared(child, prepared, process, asker);
+            self.give_prepared(child, prepared, process, asker);
+            return Ok(());
         }
         let full = || io::Error::from_raw_os_error(libc::EAGAIN);
         let number = self.free_number().filter(|_| self.joining.is_none()).ok_or_else(full)?;
@@ -406,19 +407,36 @@ impl Attached {
             // Their bells close now, so the dataplane lets go of them.
             self.given_back.extend(prepared);
         }
+        let Some(to) = &self.to_dataplane else { return };
+        for number in &self.given_back {
+            // Elastic threads look at bells when they sleep, and some never do. Without room it is
+            // told the next time, as in `look_for_executed`.
+            let message = ToImage::Executed { number: *number };
+            let _ = to.joins.try_send(&message.encode(), &[]);
+        }
     }
 
-    /// A process that has asked gets what was prepared. The dataplane hears whose it is.
+    /// What was prepared, if anything was: the dataplane hears that it is this process's. Without
+    /// room in the channel it stays prepared, for its number is the dataplane's to give back.
+    fn take_prepared(&mut self, process: &Process) -> io::Result<Option<Prepared>> {
+        let (Some(to), Some(last)) = (&self.to_dataplane, self.prepared.last()) else {
+            return Ok(None);
+        };
+        let begin = ToImage::Begin { number: last.number };
+        to.joins.try_send(&begin.encode(), &[process.as_fd()])?;
+        Ok(self.prepared.pop())
+    }
+
+    /// A process that has asked gets what was prepared, and is told of it.
     fn give_prepared(
         &mut self,
         child: &Child,
         prepared: Prepared,
         process: Arc<Process>,
         asker: u64,
-    ) -> io::Result<()> {
-        let Some(to) = &self.to_dataplane else { return Ok(()) };
+    ) {
+        let Some(to) = &self.to_dataplane else { return };
         let Prepared { number, shared, arena, read_only: [rx, read] } = prepared;
-        to.joins.try_send(&ToImage::Begin { number }.encode(), &[process.as_fd()])?;
         let attach = Attach { asker, number, ..to.first };
         let told = shared.tell_with(child, attach, [rx.as_fd(), arena.as_fd(), read.as_fd()]);
         self.attaches(number, process.clone());
@@ -427,7 +445,6 @@ impl Attached {
         } else {
             self.leaves((number, process), arena, shared.read);
         }
-        Ok(())
     }
 
     /// Its bells close now, so the dataplane lets go of it.
@@ -514,6 +531,72 @@ mod tests {
     use super::*;
     use std::io::{BufRead, BufReader, Write};
     use std::process::{Command, Stdio};
+
+    /// A broker with a dataplane of one elastic thread; returns the dataplane's end of the channel.
+    fn with_dataplane() -> (Attached, Channel) {
+        let (joins, theirs) = Channel::pair().expect("a channel");
+        let sizes = [1 << 20; 3];
+        let first = Attach { asker: 1, number: 0, threads: 1, packet_bytes: sizes, pins: true };
+        let rx = fd::sealed_memfd(c"ix-test", 4096, 0).expect("memory");
+        let mut attached = Attached::default();
+        let own = Process::open(std::process::id()).expect("this process");
+        attached.begin(first, own.into(), joins, (rx, None));
+        (attached, theirs)
+    }
+
+    /// The next message to the dataplane.
+    fn heard(dataplane: &Channel) -> Option<ToImage> {
+        let (bytes, _) = dataplane.try_receive().ok()??;
+        Some(ToImage::decode(&bytes).expect("a message"))
+    }
+
+    fn memory() -> OwnedFd {
+        fd::sealed_memfd(c"ix-test", 4096, 0).expect("memory")
+    }
+
+    fn prepare(attached: &mut Attached, number: usize) {
+        let shared = Shared::new(1).expect("memory and bells");
+        let (arena, read_only) = (memory(), [memory(), memory()]);
+        attached.prepared.push(Prepared { number, shared, arena, read_only });
+    }
+
+    #[test]
+    fn what_is_prepared_is_given_when_the_dataplane_has_heard_of_it_and_not_before() {
+        let (mut attached, dataplane) = with_dataplane();
+        prepare(&mut attached, 1);
+        let message = ToImage::Executed { number: 9 }.encode();
+        let to = attached.to_dataplane.as_ref().expect("a dataplane");
+        let mut waiting = 0;
+        while to.joins.try_send(&message, &[]).is_ok() {
+            waiting += 1;
+        }
+        let own = Process::open(std::process::id()).expect("this process");
+        let refused = attached.take_prepared(&own).err().expect("there is no room");
+        assert_eq!(refused.kind(), io::ErrorKind::WouldBlock);
+        assert_eq!(attached.free_number(), Some(2), "the first one is in use in the dataplane");
+        for _ in 0..waiting {
+            assert_eq!(heard(&dataplane), Some(ToImage::Executed { number: 9 }));
+        }
+        let given = attached.take_prepared(&own).expect("there is room").expect("it was prepared");
+        assert_eq!(given.number, 1);
+        assert_eq!(heard(&dataplane), Some(ToImage::Begin { number: 1 }));
+        assert!(attached.take_prepared(&own).expect("nothing fails").is_none());
+    }
+
+    #[test]
+    fn a_dataplane_is_told_what_is_given_back_until_it_has_let_go() {
+        let (mut attached, dataplane) = with_dataplane();
+        prepare(&mut attached, 1);
+        attached.last_join = Instant::now().checked_sub(KEPT);
+        for _ in 0..2 {
+            attached.give_back();
+            assert_eq!(heard(&dataplane), Some(ToImage::Executed { number: 1 }));
+            assert_eq!(attached.free_number(), Some(2));
+        }
+        attached.given_back.remove(&1);
+        attached.give_back();
+        assert_eq!((heard(&dataplane), attached.free_number()), (None, Some(1)));
+    }
 
     #[test]
     fn a_program_that_is_executed_is_another_one() {

@@ -5,6 +5,7 @@ use ix_problem::Result;
 use ix_proto::crossing::ATTACHMENTS_MAX;
 use ix_sys::process::Process;
 use ix_sys::say;
+use std::io::ErrorKind;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -84,8 +85,11 @@ impl Running {
             if attached.may_join() && !has_one {
                 match attached.join(&self.child, asking.process.clone(), asking.asker) {
                     Ok(()) => {}
-                    // It has just ended.
-                    Err(_) if !attached.may_join() && Instant::now() < asking.until => {
+                    // It has just ended, or has not read what it was told before.
+                    Err(why)
+                        if (!attached.may_join() || why.kind() == ErrorKind::WouldBlock)
+                            && Instant::now() < asking.until =>
+                    {
                         self.waiting.push_front(asking);
                         return Ok(());
                     }
