@@ -24,8 +24,9 @@ use std::time::{Duration, Instant};
 
 /// What these attacks use.
 pub struct Calls {
-    /// The gate; the calling thread is elastic thread 0.
+    /// The gate; the calling thread has entered this elastic thread.
     pub gate: Gate,
+    pub thread: u64,
     /// Its call array.
     pub array: *mut CallSlot,
     /// Data of the dataplane.
@@ -67,6 +68,12 @@ pub const ATTACKS: &[(&str, Attack)] = &[
     ("send from another's address", |c| {
         c.outcome(Call::UdpBind { at: c.foreign(7002), cookie: 0 })
     }),
+    ("share a UDP port that is none", |c| {
+        c.share(at(LOCAL, if c.control { SHARED_PORT } else { 0 }))
+    }),
+    ("share a UDP port of another's address", |c| c.share(c.foreign(SHARED_PORT))),
+    ("share a UDP port beyond the last one", |c| c.share_wild(|words| words[2] += 1 << 16)),
+    ("share a UDP port in a way that is none", |c| c.share_wild(|words| words[4] = 3)),
     ("calls rewritten while they are read", race),
     ("all timers", |c| {
         let hour = Call::TimerSet { cookie: 1, delay_us: 3_600_000_000 };
@@ -94,6 +101,8 @@ const ON_GATE: &[(&str, Attack)] = &[
     ("a crossing without a stack", |c| c.came_back(call_on_bare_stack(c.gate, c.control))),
 ];
 
+/// A port for [`Call::UdpShare`].
+const SHARED_PORT: u16 = 7005;
 const SG_AT: u64 = 0;
 /// Transmit memory: the first part for attacks, the second for the client.
 const OWN_BYTES: u64 = 2 << 20;
@@ -122,14 +131,15 @@ pub fn attack_all(calls: &Calls, apart: bool, mut tell: impl FnMut(&str, Result<
 impl Calls {
     /// For the elastic thread that the caller has entered.
     pub fn begin(
-        gate: Gate,
+        (gate, thread): (Gate, u64),
         (array, events): (*mut CallSlot, *const EventSlot),
         (data, tx_end): (usize, u64),
         descriptor: i32,
         control: bool,
     ) -> Result<Calls, String> {
         let echo = RefCell::new(Echo::new(array, events));
-        let mut calls = Calls { gate, array, data, tx_end, control, descriptor, own: 0, echo };
+        let own = 0;
+        let mut calls = Calls { gate, thread, array, data, tx_end, control, descriptor, own, echo };
         match calls.call(Call::TxAlloc { bytes: OWN_BYTES }) {
             own if own > 0 => calls.own = own as u64,
             code => return Err(format!("there is no transmit memory: {code}")),
@@ -158,7 +168,7 @@ impl Calls {
     pub fn cycle(&self, wait_us: u64) -> i64 {
         let mut echo = self.echo.borrow_mut();
         let calls = echo.join(0);
-        let events = (self.gate)(gate_op::RUN_IO, 0, calls as u64, wait_us);
+        let events = (self.gate)(gate_op::RUN_IO, self.thread, calls as u64, wait_us);
         echo.heard(events);
         events
     }
@@ -198,7 +208,7 @@ impl Calls {
     pub fn run(&self, calls: usize) -> i64 {
         let mut echo = self.echo.borrow_mut();
         let calls = echo.join(calls);
-        let events = (self.gate)(gate_op::RUN_IO, 0, calls as u64, 0);
+        let events = (self.gate)(gate_op::RUN_IO, self.thread, calls as u64, 0);
         echo.heard(events);
         events
     }
@@ -275,6 +285,29 @@ impl Calls {
         let sent = self.outcome(Call::UdpSendV { socket, to: at(PEER, 9), sg, cookie: 0 });
         self.call(Call::UdpUnbind { socket });
         sent
+    }
+
+    /// Binds a UDP port that other processes of the program may bind as well, with these words.
+    fn share_wild(&self, change: fn(&mut [u64; 6])) -> Result<String, String> {
+        let at = at(LOCAL, SHARED_PORT);
+        let mut slot = Call::UdpShare { at, cookie: 0, takes: true }.encode();
+        if !self.control {
+            change(&mut slot.args);
+        }
+        self.put_slot(0, slot);
+        self.unbind(self.run_one())
+    }
+
+    fn share(&self, at: Endpoint) -> Result<String, String> {
+        self.unbind(self.call(Call::UdpShare { at, cookie: 0, takes: true }))
+    }
+
+    /// Ends a socket, if this is one; what the call that has made it answered.
+    fn unbind(&self, answer: i64) -> Result<String, String> {
+        if let Ok(socket) = u32::try_from(answer) {
+            self.call(Call::UdpUnbind { socket });
+        }
+        say(answer)
     }
 
     /// A connection attempt that fails later, but has a handle.

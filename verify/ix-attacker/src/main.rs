@@ -6,6 +6,7 @@
 //! bytes of a key switch, as a large one sometimes does by chance.
 mod aim;
 mod apart;
+mod attaches;
 mod batches;
 mod calls;
 mod code;
@@ -83,7 +84,8 @@ pub type Attack = fn(&Targets) -> Result<String, String>;
 /// * `groups`: changes groups that sockets listen to, until it is ended;
 /// * `opens USER FILE`: as this user opens memory of processes that start, until the file is there;
 ///   under no `ix run`;
-/// * `refuses`: makes calls that keep commands from its dataplane, until it is ended;
+/// * `refuses`: makes calls that keep commands from its dataplane, and serves clients, until it is
+///   ended;
 /// * `shared SECONDS SEED [FILE]`: attacks on a dataplane in a process of its own, all at once, at
 ///   the longest until the file is there;
 /// * `part farewell`, `childs-farewell`, `farewell-beside`, `stale-farewell`, `hang-up`, `endless`
@@ -181,7 +183,8 @@ fn main() {
         }
         let arrays = (array as *mut CallSlot, events as *const EventSlot);
         let aims = (targets.data, tx_end);
-        let calls = Calls::begin(gate, arrays, aims, targets.descriptor, part.is_some());
+        let whose = (gate, 0);
+        let calls = Calls::begin(whose, arrays, aims, targets.descriptor, part.is_some());
         let calls = match calls.and_then(Calls::with_client) {
             Ok(calls) => calls,
             Err(why) => {
@@ -278,10 +281,17 @@ fn attack_apart(targets: &Targets, header: *const ProcessHeader, control: bool) 
         write(name, "receive memory", *attack, targets.received);
         write(name, "event array", *attack, events);
     }
-    let own = || std::ptr::from_ref(shared_counter()) as usize;
-    let with_file = if control { own() } else { targets.received };
+    let with_file = if control { shared::own_file() } else { Ok(targets.received) };
     for (name, attack) in shared::ON_FILES {
-        write(name, "receive memory", *attack, with_file);
+        match &with_file {
+            Ok(at) => write(name, "receive memory", *attack, *at),
+            Err(why) => println!("{name}: receive memory\trefused\t{why}\t0"),
+        }
+    }
+    // SAFETY: as above.
+    let gate = unsafe { gate_of(header) };
+    for (name, attack) in attaches::ATTACKS {
+        print(name, served_on(|| attack(gate, control)));
     }
     // Without a wall the dataplane is in this process.
     let aim = if control { Ok(Aim::within()) } else { Aim::find(Whom::Program, [""; 2]) };
@@ -333,9 +343,10 @@ fn part() {
         Some(count) => count.parse().ok().map(part::What::Partings),
         None => None,
     };
-    let done = match &what {
-        Some(what) => part::run(what),
-        None => Err("write `part` and what, under `ix run`".to_owned()),
+    let done = match (&what, header()) {
+        // SAFETY: the dataplane's own description of itself.
+        (Some(what), Some(header)) => part::run(what, unsafe { gate_of(header) }),
+        _ => Err("write `part` and what, under `ix run`".to_owned()),
     };
     if let Err(why) = done {
         eprintln!("ix-attacker: {why}");
@@ -390,7 +401,7 @@ fn attack_by_rights() {
         if entered != 0 {
             return Err(format!("cannot enter: {entered}"));
         }
-        let calls = Calls::begin(gate, arrays, (targets.data, 0), -1, false)?.with_client()?;
+        let calls = Calls::begin((gate, 0), arrays, (targets.data, 0), -1, false)?.with_client()?;
         while !STOP.load(Ordering::Relaxed) {
             let result = calls.cycle(1000);
             if result < 0 {
@@ -445,30 +456,54 @@ fn make_calls() {
         );
         std::process::exit(2);
     };
-    let targets = targets(header, &[]);
-    // SAFETY: the dataplane's own description of itself.
-    let (gate, calls) = unsafe {
-        let (gate, area) = (gate_of(header), &*((*header).thread_areas as *const ThreadArea));
-        let arrays = (area.calls as *mut CallSlot, area.events as *const EventSlot);
-        let aims = (targets.data, (*header).tx_base + (*header).tx_len);
-        let entered = gate(gate_op::ENTER, 0, 0, 0);
-        let calls = match entered {
-            0 => Calls::begin(gate, arrays, aims, targets.descriptor, false),
-            code => Err(format!("cannot enter: {code}")),
-        };
-        (gate, calls)
-    };
-    let made = calls.and_then(|c| match (fuzz, away) {
+    let made = enter(header, 0).and_then(|c| match (fuzz, away) {
         (Some((seconds, seed)), _) => fuzz_calls(&c, seconds, seed),
         (None, Some(away)) => searches::attack(&c, away),
-        (None, None) if word(1) == "refuses" => refuses::attack(&c),
+        (None, None) if word(1) == "refuses" => refuse_all(&c, header),
         (None, None) => groups::attack(&c),
     });
     if let Err(why) = made {
         eprintln!("ix-attacker: the dataplane stands still: {why}");
         std::process::exit(1);
     }
+    // SAFETY: the dataplane's own description of itself.
+    let gate = unsafe { gate_of(header) };
     gate(gate_op::LEAVE, 0, 0, 0);
+}
+
+/// Enters an elastic thread, to make calls on it.
+fn enter(header: *const ProcessHeader, thread: u32) -> Result<Calls, String> {
+    let targets = targets(header, &[]);
+    // SAFETY: the dataplane's own description of itself, which has so many threads.
+    let (gate, area, tx_end) = unsafe {
+        let areas = (*header).thread_areas as *const ThreadArea;
+        (gate_of(header), &*areas.add(thread as usize), (*header).tx_base + (*header).tx_len)
+    };
+    let arrays = (area.calls as *mut CallSlot, area.events as *const EventSlot);
+    match gate(gate_op::ENTER, thread.into(), 0, 0) {
+        0 => {
+            let aims = (targets.data, tx_end);
+            Calls::begin((gate, thread.into()), arrays, aims, targets.descriptor, false)
+        }
+        code => Err(format!("cannot enter: {code}")),
+    }
+}
+
+/// Keeps commands from all elastic threads, and serves clients on each.
+fn refuse_all(first: &Calls, header: *const ProcessHeader) -> Result<(), String> {
+    // SAFETY: the dataplane's own description of itself.
+    let threads = unsafe { (*header).threads };
+    let header = header as usize;
+    for thread in 1..threads {
+        let serve = move || enter(header as *const ProcessHeader, thread).and_then(refuses::serve);
+        std::thread::spawn(move || {
+            if let Err(why) = serve() {
+                eprintln!("ix-attacker: elastic thread {thread} stands still: {why}");
+                std::process::exit(1);
+            }
+        });
+    }
+    refuses::attack(first)
 }
 
 fn fuzz_calls(c: &Calls, seconds: u64, seed: u64) -> Result<(), String> {

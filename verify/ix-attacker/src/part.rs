@@ -1,7 +1,8 @@
 //! Processes that speak with the broker themselves, as the image does, and say what no image would:
 //! that they need no dataplane any more, or that they cannot have one, while they live on.
-use crate::descriptors;
 use crate::shared::kind_of;
+use crate::{Gate, descriptors};
+use ix_abi::gate_op;
 use ix_proto::crossing::Attach;
 use ix_proto::{Codec, FromImage, ToImage};
 use std::os::unix::process::CommandExt;
@@ -35,13 +36,14 @@ pub enum What {
     HangUp,
     /// Lets go of its dataplane and asks for another one, again and again.
     Endless,
-    /// So many children get a part, and let go of it in every order ([`parts`]).
+    /// So many children get a part, and let go of it in every order ([`parts`]). Then it makes
+    /// calls without end.
     Partings(u32),
 }
 
 /// Never returns where it succeeds: the process lives on until it is ended, but for
 /// [`What::HangUp`].
-pub fn run(what: &What) -> Result<(), String> {
+pub fn run(what: &What, gate: Gate) -> Result<(), String> {
     let channel = channel()?;
     if let What::Partings(count) = what {
         println!("begins");
@@ -49,7 +51,7 @@ pub fn run(what: &What) -> Result<(), String> {
             parts(channel, nth)?;
         }
         println!("parted {count}");
-        live_on();
+        never_wait(gate);
     }
     if let What::Endless = what {
         println!("begins");
@@ -239,6 +241,14 @@ fn ended_child(act: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
     // SAFETY: fills a local.
     let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
     if (waited, status) == (child, 0) && child > 0 { Ok(()) } else { Err("a child cannot".into()) }
+}
+
+/// Keeps elastic thread 0 awake.
+fn never_wait(gate: Gate) -> ! {
+    gate(gate_op::ENTER, 0, 0, 0);
+    loop {
+        gate(gate_op::RUN_IO, 0, 0, 0);
+    }
 }
 
 fn live_on() -> ! {

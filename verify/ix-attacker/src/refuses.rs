@@ -1,6 +1,8 @@
 //! A program that keeps commands from its dataplane. Behind keys, a message that brings descriptors
 //! is received only while no system call of the program is under way that might name one. These
 //! calls take long and do not sleep: as long as there is always one, such a message never arrives.
+//! A thread whose child has all of its memory and does nothing never comes back from its call. A
+//! dataplane in a process of its own waits for none of them.
 use crate::call;
 use crate::calls::Calls;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -14,6 +16,8 @@ const PARTS: usize = 1024;
 /// The hardware thread of elastic thread 0, on which these threads do not run where there is
 /// another one: the dataplane looks at the calls 100 times, and gives way each time.
 const ELASTIC_CPUS: u64 = 1;
+/// How long the child lives that is waited for, unless its parent ends before.
+const AT_MOST_S: u32 = 300;
 
 /// Refuses until the process is ended. `Err`: it cannot begin, or the dataplane has gone.
 pub fn attack(c: &Calls) -> Result<(), String> {
@@ -39,7 +43,32 @@ pub fn attack(c: &Calls) -> Result<(), String> {
     while BEGUN.load(Ordering::Relaxed) < THREADS {
         std::thread::yield_now();
     }
+    std::thread::spawn(wait_for_a_child);
     println!("refuses all control");
+    serve_on(c)
+}
+
+/// Serves clients until the process is ended.
+pub fn serve(c: Calls) -> Result<(), String> {
+    serve_on(&c)
+}
+
+/// Waits for a child to end, or to execute another program, which it does not.
+fn wait_for_a_child() {
+    let flags = (libc::CLONE_VFORK | libc::SIGCHLD) as u64;
+    if call(libc::SYS_clone, [flags, 0, 0, 0, 0, 0]) == Ok(0) {
+        // SAFETY: no pointers.
+        unsafe {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            libc::alarm(AT_MOST_S);
+            loop {
+                libc::pause();
+            }
+        }
+    }
+}
+
+fn serve_on(c: &Calls) -> Result<(), String> {
     loop {
         let answer = c.cycle(1000);
         if answer < 0 {

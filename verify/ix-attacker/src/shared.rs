@@ -6,6 +6,9 @@ use ix_abi::{CALLS_MAX, CallSlot, ProcessHeader, ThreadArea, gate_op};
 use ix_proto::crossing::{READ_AT, Request, WRITTEN_AT, WrittenPages};
 use ix_proto::{Codec, FromImage, Outcome};
 use ix_random::Rng;
+use std::fs::{File, OpenOptions};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -146,6 +149,12 @@ pub const ON_FILES: &[(&str, OnMemory)] = &[
         let write = (libc::PROT_READ | libc::PROT_WRITE) as u64;
         call(libc::SYS_mprotect, [copy, PAGE as u64, write, 0, 0, 0]).map(drop)
     }),
+    ("ftruncate", |at| file_of(at)?.set_len(0).map_err(|e| e.to_string())),
+    ("fallocate, a hole", |at| {
+        let hole = (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE) as u64;
+        let file = file_of(at)?;
+        call(libc::SYS_fallocate, [file.as_raw_fd() as u64, hole, 0, PAGE as u64, 0, 0]).map(drop)
+    }),
 ];
 
 /// By the memory's name in `/proc`, which takes a right over all processes.
@@ -165,13 +174,42 @@ fn advise(at: usize, advice: i32) -> Result<(), String> {
     call(libc::SYS_madvise, [page_of(at), PAGE as u64, advice as u64, 0, 0, 0]).map(drop)
 }
 
-fn reopened(at: usize) -> Result<std::fs::File, String> {
+/// The file of this memory by a descriptor that the process has of it, opened anew for writing.
+fn file_of(at: usize) -> Result<File, String> {
+    let maps = std::fs::read_to_string("/proc/self/maps").map_err(|e| e.to_string())?;
+    let number = |line: &str| -> Option<u64> {
+        let mut words = line.split_ascii_whitespace();
+        let (start, end) = words.next()?.split_once('-')?;
+        let [start, end] = [start, end].map(|word| usize::from_str_radix(word, 16).unwrap_or(0));
+        (start..end).contains(&at).then(|| words.nth(3)?.parse().ok())?
+    };
+    let inode = maps.lines().find_map(number).ok_or("it is not mapped")?;
+    let paths = descriptors().into_iter().map(|fd| format!("/proc/self/fd/{fd}"));
+    let is_it = |path: &String| {
+        let is_memory = std::fs::read_link(path)
+            .is_ok_and(|link| link.as_os_str().as_encoded_bytes().starts_with(b"/memfd:"));
+        is_memory && std::fs::metadata(path).is_ok_and(|file| file.ino() == inode)
+    };
+    let path = paths.into_iter().find(is_it).ok_or("the process has no descriptor of it")?;
+    OpenOptions::new().write(true).open(path).map_err(|e| e.to_string())
+}
+
+/// Memory of this process alone, of a file that it keeps open.
+pub fn own_file() -> Result<usize, String> {
+    let file = call(libc::SYS_memfd_create, [c"ix-own".as_ptr() as u64, 0, 0, 0, 0, 0])?;
+    call(libc::SYS_ftruncate, [file, PAGE as u64, 0, 0, 0, 0])?;
+    let prot = (libc::PROT_READ | libc::PROT_WRITE) as u64;
+    let at = [0, PAGE as u64, prot, libc::MAP_SHARED as u64, file, 0];
+    call(libc::SYS_mmap, at).map(|at| at as usize)
+}
+
+fn reopened(at: usize) -> Result<File, String> {
     let maps = std::fs::read_to_string("/proc/self/maps").map_err(|e| e.to_string())?;
     let start = format!("{at:x}-");
     let range = maps.lines().find_map(|line| line.strip_prefix(&start)?.split(' ').next());
     let range = range.ok_or("it is not mapped")?;
     let path = format!("/proc/self/map_files/{start}{range}");
-    std::fs::OpenOptions::new().write(true).open(path).map_err(|e| e.to_string())
+    OpenOptions::new().write(true).open(path).map_err(|e| e.to_string())
 }
 
 /// All at once, each on a thread of its own. Returns how often each was made.
@@ -215,6 +253,11 @@ fn word(random: &mut Rng) -> u64 {
 }
 
 fn wild_requests(_: Shared, random: &mut Rng) {
+    write_wild_requests(random);
+}
+
+/// Rewrites the words by which this process asks its dataplane, and says that it sleeps.
+pub fn write_wild_requests(random: &mut Rng) {
     let request = request();
     for _ in 0..64 {
         let value = word(random);

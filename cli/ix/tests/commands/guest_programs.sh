@@ -221,9 +221,10 @@ lines=$(wc -l </tmp/corners-none)
 diff /tmp/corners-none /tmp/corners-pku >/tmp/said 2>&1 && same=yes || same=no
 verdict "corners of the socket interface, $lines lines" "$([ "$lines" -gt 50 ] && echo $same)"
 
-# walled FLAGS... -- PROGRAM...
+# walled FLAGS... -- PROGRAM...: behind the wall, or without it.
+wall=pku
 walled() {
-    "$ix" run --domain pku --posix off --user 65534 --cpus 0 --nic "memif:/tmp/ix.memif,role=server" \
+    "$ix" run --domain $wall --posix off --user 65534 --cpus 0 --nic "memif:/tmp/ix.memif,role=server" \
         --addr 10.9.0.2/24 "$@"
 }
 
@@ -247,4 +248,37 @@ verdict "memory of programs that start, as another tenant's user: $another" \
     "$(echo "$another" | grep -q '; memory of 0' && echo yes)"
 own=$(opened 65534)
 verdict "as their own user: $own" "$(echo "$own" | grep -q '; memory of 0' && echo yes)"
+wall=none
+own=$(opened 65534)
+verdict "without the wall it has that: $own" \
+    "$(echo "$own" | grep -q '; memory of [1-9]' && echo yes)"
+
+# refused: what comes of a command that brings descriptors to a program that refuses all control.
+refused() {
+    rm -f /tmp/captured
+    walled -- "$attacker" refuses >/tmp/said 2>&1 &
+    service=$!
+    for _ in $(seq 300); do grep -q "refuses all" /tmp/said && break; usleep 100000; done
+    "$ix" pcap -w /tmp/captured >/tmp/capture 2>&1 &
+    capture=$!
+    for _ in $(seq 600); do
+        grep -q "capturing" /tmp/capture && break
+        kill -0 $service 2>/dev/null || break
+        usleep 100000
+    done
+    kill -0 $service 2>/dev/null && lives=yes || lives=
+    kill -INT $capture 2>/dev/null
+    wait $capture
+    kill -KILL $service 2>/dev/null
+    wait $service 2>/dev/null
+    cat /tmp/capture >>/tmp/said
+}
+
+wall=pku
+refused
+grep -q "the program is ended: its system calls kept" /tmp/said && told=yes || told=
+verdict "a program that refuses all control is ended" "$([ -z "$lives" ] && echo $told)"
+wall=none
+refused
+verdict "without the wall the command arrives" "$(grep -q capturing /tmp/capture && echo $lives)"
 exit $failed

@@ -30,6 +30,7 @@ mod pcap;
 mod policy;
 mod process_wall;
 mod queues;
+mod refuses;
 mod restart;
 mod several;
 mod share;

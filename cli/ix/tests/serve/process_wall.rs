@@ -277,7 +277,7 @@ fn a_hostile_program_stops_neither_its_dataplane_nor_another_one() {
     let harmed = lines.iter().find(|line| harm.iter().any(|word| line.contains(word)));
     assert_eq!(harmed, None, "{lines:#?}");
     assert!(lines.iter().any(|line| line.starts_with(ATTACKED)), "{lines:#?}");
-    assert_eq!(lines.iter().filter(|line| line.contains("\trefused\t")).count(), 18, "{lines:#?}");
+    assert_eq!(lines.iter().filter(|line| line.contains("\trefused\t")).count(), 22, "{lines:#?}");
     echo(&mut stream, answered, 64);
     drop(stream);
     honest.finish(PATIENCE);
@@ -563,7 +563,8 @@ fn a_run_ends_with_its_program_whatever_its_dataplane_does() {
 }
 
 /// What processes have left is gone that let go of their dataplane in every order: they live on,
-/// end, execute another program, or end before they are told what they share.
+/// end, execute another program, or end before they are told what they share. So is what was
+/// prepared for more of them, while another process keeps the elastic thread from sleep.
 #[test]
 fn processes_that_part_in_any_order_use_up_nothing() {
     const CHILDREN: usize = 1000;
@@ -583,7 +584,8 @@ fn processes_that_part_in_any_order_use_up_nothing() {
     for (now, before) in both.map(resident_bytes).iter().zip(bytes) {
         assert!(*now < before + ROOM_BYTES, "{now} bytes, {before} before");
     }
-    service.process.terminate();
+    // It never waits, so it hears no other signal.
+    service.process.signal(libc::SIGKILL);
 }
 
 /// How many processes share the dataplane.
