@@ -9,6 +9,7 @@ codec_struct!(Config {
     rcv_buf_bytes,
     rcv_buf_max_bytes,
     rcv_buffers_max,
+    rcv_share,
     snd_buf_bytes,
     snd_buf_max_bytes,
     min_rto_us,

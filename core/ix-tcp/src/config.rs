@@ -46,6 +46,9 @@ pub struct Config {
     /// Most received buffers of a flow that were not returned, with a receive buffer of the first
     /// size; less than 65,536.
     pub rcv_buffers_max: u32,
+    /// Buffers that a flow may hold now by its share of memory, before its application has shown
+    /// that it takes more. It may change at any time: no window that was offered becomes smaller.
+    pub rcv_share: u32,
     /// Most bytes that were accepted for sending and are not acknowledged, of a flow with a small
     /// congestion window.
     pub snd_buf_bytes: u32,
@@ -128,6 +131,7 @@ impl Default for Config {
             rcv_buf_bytes: 512 << 10,
             rcv_buf_max_bytes: 4_000_000,
             rcv_buffers_max: 384,
+            rcv_share: u32::MAX,
             snd_buf_bytes: 256 << 10,
             snd_buf_max_bytes: 4 << 20,
             min_rto_us: 5_000,
@@ -173,6 +177,25 @@ impl Config {
     pub fn window_shift(&self) -> u8 {
         let bits = 32 - self.rcv_buf_bytes.max(self.rcv_buf_most()).leading_zeros() as u8;
         bits.saturating_sub(16).max(self.window_shift_min).min(14)
+    }
+
+    /// Buffers that a flow may hold as it begins.
+    #[inline]
+    pub(crate) fn rcv_buffers_first(&self) -> u32 {
+        self.rcv_buffers_max.min(self.rcv_share)
+    }
+
+    /// The size of the receive buffer with which a flow begins.
+    #[inline]
+    pub(crate) fn rcv_buf_first(&self) -> u32 {
+        self.rcv_buf_bytes.min(self.rcv_share.saturating_mul(u32::from(self.mss)))
+    }
+
+    /// The window of a SYN-ACK with a cookie. Nothing is remembered of it, so it is always the
+    /// same.
+    pub(crate) fn cookie_window(&self) -> u16 {
+        let by_buffers = self.rcv_buffers_max.saturating_mul(u32::from(self.mss));
+        self.rcv_buf_bytes.min(by_buffers).min(u32::from(u16::MAX)) as u16
     }
 
     /// The largest receive buffer of a connection.

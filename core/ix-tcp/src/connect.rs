@@ -68,7 +68,7 @@ impl<B: RxBuf> Tcb<B> {
         tcb.flags.set(Flags::PASSIVE);
         tcb.agree(cfg, *peer, 0);
         tcb.rcv_nxt = ack.seq;
-        tcb.rcv_adv = ack.seq + tcb.rcv_space(cfg).min(SYN_WINDOW_MAX);
+        tcb.rcv_adv = ack.seq + u32::from(cfg.cookie_window());
         tcb.last_ack_sent = ack.seq;
         tcb.snd_wnd = u32::from(ack.window) << tcb.snd_shift;
         tcb.snd_wnd_max = tcb.snd_wnd;
@@ -159,8 +159,13 @@ impl<B: RxBuf> Tcb<B> {
             peer.accurate_ecn &= asked && self.ecn.has(EcnState::ACCURATE);
         }
         self.agree(cfg, peer, accurate::ace_of(syn.flags));
+        let offered = match self.state {
+            // Our SYN has offered it already.
+            State::SynSent => self.rcv_wnd(),
+            _ => self.rcv_space(cfg).min(SYN_WINDOW_MAX),
+        };
         self.rcv_nxt = syn.seq + 1;
-        self.rcv_adv = self.rcv_nxt + self.rcv_space(cfg).min(SYN_WINDOW_MAX);
+        self.rcv_adv = self.rcv_nxt + offered;
         self.last_ack_sent = self.rcv_nxt;
         self.snd_wnd = u32::from(syn.window);
         self.snd_wnd_max = self.snd_wnd;
@@ -234,7 +239,10 @@ impl<B: RxBuf> Tcb<B> {
         out: &mut impl Output<B>,
     ) -> bool {
         let passive = self.state == State::SynReceived;
-        let window = if passive { self.rcv_wnd() } else { self.rcv_space(cfg) };
+        if !passive && !retransmission {
+            self.rcv_adv = self.rcv_nxt + self.rcv_space(cfg).min(SYN_WINDOW_MAX);
+        }
+        let window = self.rcv_wnd();
         let (ecn_bits, ecn_bytes) = self.syn_ecn(passive, retransmission);
         let flags = if passive { TcpFlags::SYN | TcpFlags::ACK } else { TcpFlags::SYN };
         let options = TcpOptions {

@@ -93,7 +93,7 @@ pub fn cookie_syn_ack(
         timestamp,
         ..TcpOptions::NONE
     };
-    let window = cfg.rcv_buf_bytes.min(u32::from(u16::MAX)) as u16;
+    let window = cfg.cookie_window();
     let mut flags = TcpFlags::SYN | TcpFlags::ACK;
     if agreed.ecn && timestamp.is_some() {
         flags |= TcpFlags::ECE;

@@ -20,6 +20,17 @@ impl<B: RxBuf> Tcb<B> {
         self.rcv_held_bufs
     }
 
+    /// Whether the peer has taken all that was sent to it, if it acknowledges this.
+    #[inline]
+    pub fn has_taken_all(&self, ack: Seq) -> bool {
+        ack == self.snd_nxt
+    }
+
+    /// Whether what comes next is appended to the buffer before it, if it fits.
+    pub fn joins_buffers(&self) -> bool {
+        usize::from(self.rcv_held_bufs) >= JOIN_FROM
+    }
+
     /// A longer segment came than all before. No estimate is above what one packet holds: a device
     /// may join several.
     #[cold]

@@ -54,7 +54,7 @@ impl<B: RxBuf> Tcb<B> {
         timestamp: Option<(u32, u32)>,
         out: &mut impl Output<B>,
     ) {
-        let (least, most) = (cfg.rcv_buf_bytes, cfg.rcv_buf_most());
+        let (least, most) = (cfg.rcv_buf_first(), cfg.rcv_buf_most());
         if most <= least || self.rare.as_ref().is_some_and(|rare| rare.right_size.is_fixed) {
             return self.settle_promise(cfg, out);
         }
@@ -82,7 +82,7 @@ impl<B: RxBuf> Tcb<B> {
     fn settle_promise(&mut self, cfg: &Config, out: &mut impl Output<B>) {
         let offered = self.rcv_held_bytes.saturating_add(self.rcv_wnd());
         let bytes = offered.max(self.rcv_buf_bytes(cfg));
-        self.promise(if bytes > cfg.rcv_buf_bytes { bytes } else { 0 }, out);
+        self.promise(if bytes > cfg.rcv_buf_first() { bytes } else { 0 }, out);
     }
 
     /// The only place that changes what is promised.
@@ -134,7 +134,7 @@ impl<B: RxBuf> Tcb<B> {
     /// window cannot shrink, for nothing is taken.
     pub(crate) fn buffers_behind_gap(&self, cfg: &Config, out: &impl Output<B>) -> u32 {
         let queued = self.reassembly.as_ref().map_or(0, |reassembly| reassembly.len() as u32);
-        let few = cfg.rcv_buffers_max;
+        let few = cfg.rcv_buffers_first();
         if queued + u32::from(self.rcv_held_bufs) < few {
             return few;
         }
@@ -147,7 +147,7 @@ impl<B: RxBuf> Tcb<B> {
     /// acknowledged selectively (RFC 2018 section 8).
     pub fn prune(&mut self, cfg: &Config, out: &mut impl Output<B>) {
         let Some(reassembly) = &mut self.reassembly else { return };
-        let most = cfg.rcv_buffers_max.saturating_sub(u32::from(self.rcv_held_bufs)) as usize;
+        let most = cfg.rcv_buffers_first().saturating_sub(u32::from(self.rcv_held_bufs)) as usize;
         while reassembly.len() > most
             && let Some(last) = reassembly.pop_last()
         {
@@ -177,5 +177,15 @@ impl<B: RxBuf> Tcb<B> {
     pub(crate) fn rcv_buffers_max(&self, cfg: &Config) -> u32 {
         let further = self.rcv_buf_bytes(cfg).saturating_sub(cfg.rcv_buf_bytes);
         cfg.rcv_buffers_max + further / FURTHER_BUFFER_BYTES
+    }
+
+    /// The same of a buffer that has a size of its own: one that has grown was promised its memory,
+    /// one whose size the application has set has a share like all others.
+    #[cold]
+    pub(crate) fn rcv_buffers_own(&self, cfg: &Config) -> u32 {
+        match self.rare.as_ref().is_some_and(|rare| rare.right_size.is_fixed) {
+            true => cfg.rcv_buffers_first(),
+            false => self.rcv_buffers_max(cfg),
+        }
     }
 }

@@ -71,7 +71,7 @@ impl<B: RxBuf> Tcb<B> {
     #[inline]
     pub(crate) fn rcv_buf_bytes(&self, cfg: &Config) -> u32 {
         match self.rcv_buf {
-            0 => cfg.rcv_buf_bytes,
+            0 => cfg.rcv_buf_first(),
             units => u32::from(units) * RCV_BUF_UNIT_BYTES,
         }
     }
@@ -80,12 +80,14 @@ impl<B: RxBuf> Tcb<B> {
     #[inline]
     pub(crate) fn rcv_space(&self, cfg: &Config) -> u32 {
         let (bytes, buffers) = match self.rcv_buf {
-            0 => (cfg.rcv_buf_bytes, cfg.rcv_buffers_max),
-            _ => (self.rcv_buf_bytes(cfg), self.rcv_buffers_max(cfg)),
+            0 => (cfg.rcv_buf_bytes, cfg.rcv_buffers_first()),
+            _ => (self.rcv_buf_bytes(cfg), self.rcv_buffers_own(cfg)),
         };
         let bytes = bytes.saturating_sub(self.rcv_held_bytes);
         let buffers = buffers.saturating_sub(u32::from(self.rcv_held_bufs));
-        bytes.min(buffers.saturating_mul(u32::from(cfg.mss)))
+        // What the shift cuts off is no reason to offer less than a segment.
+        let in_each = u32::from(cfg.mss) + (1 << self.rcv_shift) - 1;
+        bytes.min(buffers.saturating_mul(in_each))
     }
 
     /// The part of the offered window that the peer has not used.
@@ -122,7 +124,7 @@ impl<B: RxBuf> Tcb<B> {
     fn is_worth_an_update(&self, cfg: &Config) -> bool {
         let (wnd, buf, gain) = (self.rcv_wnd(), self.rcv_buf_bytes(cfg), self.rcv_gain(cfg));
         wnd < (buf / 2).min(STALL_BYTES) && gain >= self.rcv_step(cfg)
-            || buf > cfg.rcv_buf_bytes && gain >= wnd.saturating_mul(2).max(buf / 4)
+            || buf > cfg.rcv_buf_first() && gain >= wnd.saturating_mul(2).max(buf / 4)
     }
 
     /// The window field of a segment sent now; records what it offers. The right edge never moves

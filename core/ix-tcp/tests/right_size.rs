@@ -295,6 +295,33 @@ fn a_peer_whose_data_was_dropped_is_woken() {
     assert!(!bulk.script.tcb.needs_output());
 }
 
+/// While many share the memory, a connection begins with little, and grows as what its application
+/// takes shows. What was offered before a share became smaller stays.
+#[test]
+fn a_share_bounds_what_is_offered_at_first() {
+    let shared = |rcv_share| Config { rcv_share, ..cfg() };
+    let mut bulk = Bulk::new(shared(10), true, LONG_US);
+    let sent = bulk.rounds(10, MOST, 0);
+    assert!((14_600..16_000).contains(&sent), "{sent}");
+    let mut bulk = Bulk::new(shared(10), true, LONG_US);
+    bulk.rounds(30, MOST, u32::MAX);
+    assert!(bulk.charged() > MOST / 2, "{}", bulk.charged());
+    // Its own size, too.
+    let mut bulk = Bulk::new(shared(10), true, LONG_US);
+    bulk.script.end.tcb.set_receive_limit(&cfg(), 100_000);
+    bulk.rounds(10, MOST, u32::MAX);
+    assert!(bulk.charged() < 16_000, "{}", bulk.charged());
+    bulk.script.end.cfg.rcv_share = u32::MAX;
+    bulk.rounds(10, MOST, u32::MAX);
+    assert!(bulk.charged() > 90_000, "{}", bulk.charged());
+    // What our SYN has offered is what is accepted, though the share is smaller by then.
+    let mut script = Script::syn_sent(cfg(), peer(true));
+    script.end.cfg.rcv_share = 2;
+    let syn_ack = script.syn(SYN | ACK);
+    script.end.segment(&syn_ack, b"");
+    assert_eq!(script.tcb.info(&script.end.cfg).rcv_wnd_bytes, 65_535);
+}
+
 /// A peer that waits for the window of a large buffer hears of it before 32 KB are left of it.
 #[test]
 fn the_window_of_a_large_buffer_is_updated_early() {
@@ -313,24 +340,22 @@ struct Step {
     reads: u32,
     room: u32,
     limit: Option<u32>,
+    share: u32,
 }
 
 fn any_step() -> impl Strategy<Value = Step> {
     let bytes = || prop_oneof![0..20_000u32, 0..2_000_000u32, Just(u32::MAX)];
     let limit = prop_oneof![8 => Just(None), 1 => (0..2 * FIRST).prop_map(Some)];
-    (1..3_000_000u32, bytes(), bytes(), limit).prop_map(|(cwnd, reads, room, limit)| Step {
-        cwnd,
-        reads,
-        room,
-        limit,
-    })
+    let share = prop_oneof![2..400u32, Just(u32::MAX)];
+    (1..3_000_000u32, bytes(), bytes(), limit, share)
+        .prop_map(|(cwnd, reads, room, limit, share)| Step { cwnd, reads, room, limit, share })
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever is sent and read and however memory changes: no edge moves left, nothing within
-    /// the window is refused, and no more is promised than was free at some time.
+    /// Whatever is sent and read and however memory and shares of it change: no edge moves left,
+    /// nothing within the window is refused, and no more is promised than was free at some time.
     #[test]
     fn no_edge_moves_left_and_no_promise_is_without_memory(
         timestamps: bool,
@@ -341,6 +366,7 @@ proptest! {
         let (mut most, mut all) = (0, 0);
         for step in steps {
             bulk.script.end.out.room = Some(step.room);
+            bulk.script.end.cfg.rcv_share = step.share;
             most = most.max(step.room);
             if let Some(limit) = step.limit {
                 bulk.script.end.tcb.set_receive_limit(&cfg(), limit);

@@ -9,12 +9,30 @@ pub(crate) struct Promises {
     bytes: u64,
     /// A flow got less than the largest window since this was last asked.
     is_short: Cell<bool>,
+    /// Flows that a frame is kept for.
+    flows: Cell<usize>,
 }
 
 impl Promises {
     /// None.
     pub fn new() -> Promises {
-        Promises { groups: Box::new([0; FLOW_GROUPS]), bytes: 0, is_short: Cell::new(false) }
+        Promises {
+            groups: Box::new([0; FLOW_GROUPS]),
+            bytes: 0,
+            is_short: Cell::new(false),
+            flows: Cell::new(0),
+        }
+    }
+
+    /// There are so many flows, with and without promises.
+    #[inline]
+    pub fn expect_flows(&self, count: usize) {
+        self.flows.set(count);
+    }
+
+    /// What [`Self::expect_flows`] was told last.
+    pub fn flows(&self) -> usize {
+        self.flows.get()
     }
 
     /// Of all flows of this thread.

@@ -67,6 +67,12 @@ impl MbufList {
         Some(to as u64)
     }
 
+    /// Whether [`MbufList::append`] takes this many bytes.
+    pub fn has_room(&self, memory: &PacketMemory, bytes: usize) -> bool {
+        let link = memory.link(self.tail);
+        self.count > 0 && usize::from(link.off) + usize::from(link.len) + bytes <= FRAME_BYTES
+    }
+
     /// Removes the oldest mbuf.
     pub fn pop(&mut self, memory: &PacketMemory) -> Option<Mbuf> {
         if self.count == 0 {

@@ -432,12 +432,13 @@ mod tests {
             any_number(bounds::TIME_WAIT_US),
             any_number(bounds::RCV_BUFFERS),
         );
-        (choices, times, any::<[u32; 12]>(), any::<([u8; 7], [u16; 2])>()).prop_map(
+        (choices, times, any::<[u32; 13]>(), any::<([u8; 7], [u16; 2])>()).prop_map(
             |((congestion, ecn, flags), times, words, (bytes, halves))| ix_tcp::Config {
                 mss: halves[0],
                 rcv_buf_bytes: words[0],
                 rcv_buf_max_bytes: words[10],
                 rcv_buffers_max: times.4 as u32,
+                rcv_share: words[12],
                 snd_buf_bytes: words[1],
                 snd_buf_max_bytes: words[11],
                 min_rto_us: times.0 as u32,

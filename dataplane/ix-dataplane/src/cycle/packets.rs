@@ -1,6 +1,7 @@
 //! Steps 1 and 2: receives packets, parses and sorts them, and calls the part that processes each.
 use super::ElasticThread;
 use crate::attachment::Kept;
+use crate::flows::muster::Muster;
 use crate::forwarding::Taken;
 use crate::icmp::{answer_echo, answer_long_echo, hear_query, hear_query_v4, hear_router};
 use crate::io::Io;
@@ -12,7 +13,7 @@ use crate::raw::Claimed;
 use crate::receive::batch::{Origin, Work};
 use crate::receive::fragments::{self, WholeFrame};
 use crate::receive::hears_routers;
-use crate::receive::pressure::{Pressure, rx_pressure};
+use crate::receive::pressure::{Pressure, Supply, rx_supply};
 use crate::tcp::TcpContext;
 use crate::udp;
 use crate::verdict::{Dropped, Verdict};
@@ -45,12 +46,10 @@ impl ElasticThread {
             return 0;
         }
         self.io.cx.metrics.enter(Stage::Process);
-        self.receive.batch.pressure = rx_pressure(&self.io.cx, &self.io.ports, polled);
-        if self.receive.batch.pressure > Pressure::None {
-            self.tcp.prune(&mut self.io, &mut self.flows);
-            if self.receive.batch.pressure == Pressure::Critical && HERE {
-                self.tcp.relieve(&mut self.io, &mut self.flows);
-            }
+        let (flows, empty) = (self.flows.count, self.flows.muster.empty());
+        let supply = rx_supply(&self.io.cx, &self.io.ports, flows, empty, polled);
+        if supply != self.receive.batch.supply || supply.pressure > Pressure::None {
+            self.share_out::<HERE>(supply);
         }
         self.sort_burst();
         self.flows.prefetch(self.receive.work.packets_mut());
@@ -66,6 +65,23 @@ impl ElasticThread {
         work.clear();
         (self.receive.work, self.receive.mbufs) = (work, mbufs);
         polled
+    }
+
+    /// Frames are short, or were, or there are more flows or fewer.
+    #[cold]
+    fn share_out<const HERE: bool>(&mut self, supply: Supply) {
+        self.receive.batch.supply = supply;
+        self.tcp.config.rcv_share = supply.share.into();
+        match supply.pressure {
+            Pressure::None => self.flows.muster = Muster::default(),
+            pressure => {
+                let prunes = pressure >= Pressure::Low;
+                self.tcp.muster(&mut self.io, &mut self.flows, prunes);
+            }
+        }
+        if supply.pressure >= Pressure::Critical && HERE {
+            self.tcp.relieve(&mut self.io, &mut self.flows);
+        }
     }
 
     /// Adds packets that had to wait, then those from other threads.

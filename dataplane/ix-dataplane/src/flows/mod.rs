@@ -4,6 +4,7 @@ pub mod ended;
 pub mod flow;
 pub mod group;
 pub mod handle;
+pub mod muster;
 mod oldest;
 pub mod sendq;
 pub mod shelf;
@@ -19,6 +20,7 @@ use group::{FlowGroup, prefetch_flow};
 use handle::FlowId;
 use ix_proto::GroupSet;
 use ix_wire::{FLOW_GROUPS, FlowTuple, Parsed};
+use muster::Muster;
 use oldest::Oldest;
 use shelf::Kept;
 use std::collections::VecDeque;
@@ -57,9 +59,9 @@ pub(crate) struct Flows {
     pub touched: Vec<FlowId>,
     /// Flows that wait for room to send, each for its turn.
     pub crowded: VecDeque<FlowId>,
-    /// The group and slot at which [`crate::tcp::Tcp::prune`] continues.
-    pub pruned: (usize, u32),
-    /// The same of [`crate::tcp::Tcp::rest_idle`].
+    /// Where [`crate::tcp::Tcp::muster`] continues, and what it has seen.
+    pub muster: Muster,
+    /// The group and slot at which [`crate::tcp::Tcp::rest_idle`] continues.
     pub rested: (usize, u32),
     /// The same of [`crate::tcp::Tcp::relieve`].
     pub relieved: (usize, u32),
@@ -92,7 +94,7 @@ impl Flows {
             wheel: Wheel::new(now_us, 4096),
             touched: Vec::with_capacity(1024),
             crowded: VecDeque::with_capacity(1024),
-            pruned: (0, 0),
+            muster: Muster::default(),
             rested: (0, 0),
             relieved: (0, 0),
             oldest: Oldest::default(),

@@ -1,6 +1,6 @@
 //! The packets of one batch, as the parts that process them see them.
 use super::edge::Edge;
-use super::pressure::{HELD_UNDER_PRESSURE, Pressure};
+use super::pressure::{Pressure, Supply};
 use ix_mem::{Mbuf, Pool};
 use ix_wire::Parsed;
 use std::collections::VecDeque;
@@ -110,8 +110,8 @@ impl WorkList {
 pub(crate) struct Batch {
     /// Continuation mbufs of all packets that are not processed yet, in order.
     tails: VecDeque<Mbuf>,
-    /// Which payload must be dropped because frames are short.
-    pub pressure: Pressure,
+    /// The frames that there are for payload.
+    pub supply: Supply,
     /// The congestion signals for its senders.
     pub edge: Edge,
 }
@@ -119,17 +119,17 @@ pub(crate) struct Batch {
 impl Batch {
     /// A batch of at most `size` packets.
     pub fn new(size: usize, edge: Edge) -> Batch {
-        Batch { tails: VecDeque::with_capacity(size), pressure: Pressure::None, edge }
+        Batch { tails: VecDeque::with_capacity(size), supply: Supply::ENOUGH, edge }
     }
 
     /// Whether payload must be dropped, for a flow of which the application holds `held_bufs`
     /// buffers.
     #[inline]
     pub fn must_drop_payload(&self, in_order: bool, held_bufs: u16) -> bool {
-        match self.pressure {
-            Pressure::None => false,
-            Pressure::Low => !in_order || held_bufs >= HELD_UNDER_PRESSURE,
-            Pressure::Critical => true,
+        match self.supply.pressure {
+            Pressure::None | Pressure::Mild => false,
+            Pressure::Low | Pressure::Critical => !in_order || held_bufs >= self.supply.most,
+            Pressure::Exhausted => true,
         }
     }
 

@@ -37,6 +37,8 @@ pub(crate) fn mss_of(mtu: usize) -> u16 {
 const TURNS: usize = 64;
 /// Most flows that [`visit_some`] looks at.
 const VISITED_AT_ONCE: usize = 256;
+/// Most flows that [`Tcp::muster`] looks at.
+const MUSTERED_AT_ONCE: usize = 32;
 /// Most flows that are reset at once because frames are short.
 const RELIEVED_AT_ONCE: usize = 8;
 /// Most flows in TIME-WAIT that are ended for one new flow.
@@ -56,14 +58,30 @@ impl Tcp {
         debug_assert!(flows.count > 0 || io.cx.promises.bytes() == 0, "a promise of no flow");
     }
 
-    /// Frames are short: of flows with large windows discards what waits behind a gap beyond what
-    /// every flow may keep. Looks at some flows at a time.
+    /// Frames are short: counts the flows that hold none. With `prunes`, discards what waits behind
+    /// gaps beyond what every flow may hold now. Looks at some flows at a time.
     #[cold]
-    pub fn prune(&self, io: &mut Io, flows: &mut Flows) {
-        let Flows { groups, pruned, .. } = flows;
-        visit_some(io, groups, pruned, |io, flow| {
-            flow.tcb.prune(&self.config, &mut io.of(&mut flow.socket));
-        });
+    pub fn muster(&self, io: &mut Io, flows: &mut Flows, prunes: bool) {
+        let Flows { groups, muster, .. } = flows;
+        let mut left = MUSTERED_AT_ONCE;
+        for _ in 0..groups.len() {
+            if let Some(group) = &mut groups[muster.group] {
+                while muster.slot < group.slots() {
+                    if left == 0 {
+                        return;
+                    }
+                    left -= 1;
+                    if let Some(flow) = group.at(muster.slot) {
+                        muster.saw(flow.tcb.rcv_held_bufs() > 0);
+                        if prunes {
+                            flow.tcb.prune(&self.config, &mut io.of(&mut flow.socket));
+                        }
+                    }
+                    muster.slot += 1;
+                }
+            }
+            muster.next_group(groups.len());
+        }
     }
 
     /// Almost no frame is left. Of the connections whose peers take nothing, resets those that hold

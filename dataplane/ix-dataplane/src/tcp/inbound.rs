@@ -7,12 +7,27 @@ use crate::flows::handle::FlowId;
 use crate::flows::{Flows, flow_of, touch};
 use crate::io::Io;
 use crate::observe::metrics::LocalDrop;
-use crate::receive::batch::Work;
+use crate::receive::batch::{Batch, Work};
 use crate::verdict::Verdict;
 use ix_abi::{Endpoint, Event};
 use ix_mem::Mbuf;
 use ix_tcp::SynVerdict;
 use ix_wire::{FlowTuple, Seq, TcpFlags, TcpHeader, TcpPacket};
+
+/// Whether a segment's payload is accepted though its flow holds its share: it goes into a buffer
+/// that the flow holds already; or the peer has just taken all that it was sent, for which the
+/// application holds one that it returns now.
+#[cold]
+fn may_have_another(io: &Io, batch: &Batch, flow: &Flow, packet: &TcpPacket) -> bool {
+    let (Flow { tcb, socket, .. }, payload) = (flow, packet.payload);
+    let is_next = packet.header.seq == tcb.rcv_nxt();
+    let fits = tcb.joins_buffers()
+        && payload.more == 0
+        && socket.held.has_room(&io.cx.shared.memory, payload.len.into());
+    let held = tcb.rcv_held_bufs();
+    let takes = held > 0 && tcb.has_taken_all(packet.header.ack);
+    is_next && (fits || takes && !batch.must_drop_payload(true, held - 1))
+}
 
 /// The control bits that show what a segment does to an opening connection.
 const OPENING: TcpFlags = TcpFlags(TcpFlags::SYN.0 | TcpFlags::ACK.0 | TcpFlags::RST.0);
@@ -169,7 +184,9 @@ impl Tcp {
         let payload = packet.payload;
         let in_order = packet.header.seq.le(flow.tcb.rcv_nxt());
         let held = flow.tcb.rcv_held_bufs();
-        if payload.len > 0 && (early || batch.must_drop_payload(in_order, held)) {
+        let must_drop =
+            batch.must_drop_payload(in_order, held) && !may_have_another(io, batch, flow, packet);
+        if payload.len > 0 && (early || must_drop) {
             let reason = if early { LocalDrop::Early } else { LocalDrop::RxPressure };
             verdict = Err(reason.into());
             io.cx.rx_pool.put(mbuf);

@@ -24,7 +24,8 @@ pub(crate) struct Tcp {
     pub looks: Looks,
     /// What they may cost in each.
     looks_of_batch: Looks,
-    /// As configured when the thread was made, but for the MSS, which follows the devices.
+    /// As configured when the thread was made, but for the MSS, which follows the devices, and
+    /// the share of each flow, which follows the number of flows and the frames that are left.
     pub config: ix_tcp::Config,
 }
 
