@@ -68,12 +68,7 @@ impl Said {
         if self.notes(&(stream, at, whose)) {
             let what = if stream { "listening on" } else { "receiving datagrams on" };
             let at = family::shown(at);
-            let whose = match (stream, whose) {
-                // What Linux gets of them the program does not read.
-                (false, Whose::Both) => "IX, and nothing from this host itself".to_owned(),
-                _ => owner(whose, at.ip(), "no address of IX"),
-            };
-            self.line(&format!("{what} {at}: {whose}"));
+            self.line(&format!("{what} {at}: {}", owner(whose, at.ip(), "no address of IX")));
         }
     }
 
@@ -117,9 +112,10 @@ pub fn listens(fd: RawFd) {
 #[cold]
 pub fn binds(fd: RawFd) {
     let Some(said) = said() else { return };
-    let bound = look(fd, |core, socket| {
-        let at = socket.bound.filter(|_| matches!(socket.kind, Kind::Datagrams(_)))?;
-        Some((core.routes.bind(at.ip()), at))
+    let bound = look(fd, |_, socket| match &socket.kind {
+        Kind::Datagrams(udp) if udp.both => Some((Whose::Both, socket.bound?)),
+        Kind::Datagrams(_) => Some((Whose::Ix, socket.bound?)),
+        _ => None,
     });
     if let Some(Some((whose, at))) = bound {
         said.listener(false, at, whose);

@@ -1,5 +1,5 @@
 //! The `epoll` calls: IX's descriptors and Linux's in the same set.
-use crate::epoll_set::{self, NESTED_MAX, ReportedBy, Set};
+use crate::epoll_set::{self, NESTED_MAX, ReportedBy, Set, WRITABLE};
 use crate::fds::{self, Entry};
 use crate::lock::{Guard, lock};
 use crate::ops::{self, Instead, Outcome, socket_of};
@@ -73,7 +73,18 @@ pub fn control(
         }
         Kind::Idle { .. } => ReportedBy::Linux,
         Kind::Listener(listener) if listener.both => ReportedBy::Both,
+        Kind::Datagrams(udp) if udp.both => ReportedBy::Both,
         _ => ReportedBy::Ours,
+    };
+    let (real_set, is_udp) = (set.real, matches!(socket.kind, Kind::Datagrams(_)));
+    // Linux's side of a UDP socket can always send; IX says when the program can.
+    let on_linux = || {
+        if !is_udp {
+            return on_linux();
+        }
+        let mut event =
+            event.map(|event| epoll_event { events: event.events & !WRITABLE, ..event });
+        epoll_set::quietly(real_set, op, fd, event.as_mut())
     };
     let key = Key { fd, file: File::Socket(id) };
     let known = set.reported_by(key);
@@ -264,6 +275,8 @@ fn check_linux(core: &mut Guard, id: Id, events: &mut [epoll_event]) -> usize {
     // SAFETY: a slice with its length, and no mask.
     let count = unsafe { libc::syscall(libc::SYS_epoll_wait, fd, at, room as i32, 0) };
     let count = count.max(0) as usize;
+    core.linux_side.news += u64::from(count > 0);
+    let Some(set) = core.sets.get_mut(id) else { return 0 };
     if set.linux.checked(now_us, real::calls(), count)
         && let Some(quiet_sets) = core.quiet_sets
     {

@@ -15,6 +15,16 @@ use std::os::fd::RawFd;
 const MODES: u32 =
     EPOLLET as u32 | EPOLLONESHOT as u32 | libc::EPOLLWAKEUP as u32 | libc::EPOLLEXCLUSIVE as u32;
 
+/// What a socket that can send is.
+pub const WRITABLE: u32 = libc::EPOLLOUT as u32 | libc::EPOLLWRNORM as u32;
+
+/// `epoll_ctl` for the real set by the system call itself.
+pub fn quietly(real: RawFd, op: i32, fd: RawFd, event: Option<&mut epoll_event>) -> i32 {
+    let event = event.map_or(core::ptr::null_mut(), |event| &raw mut *event);
+    // SAFETY: null, or an event of the caller's.
+    unsafe { libc::syscall(libc::SYS_epoll_ctl, real, op, fd, event) as i32 }
+}
+
 /// A hash for descriptors: they are small numbers, so any spread will do.
 #[derive(Default)]
 pub struct FdHasher(u64);
@@ -263,6 +273,13 @@ impl Set {
             self.ours += usize::from(item.reported_by == ReportedBy::Linux);
             item.reported_by = ReportedBy::Both;
         }
+    }
+
+    /// What the real set is to report of an entry of both sides that sends: it is always writable
+    /// on Linux.
+    pub fn on_linux(&self, key: Key) -> Option<epoll_event> {
+        let item = self.items.get(&key).filter(|item| item.reported_by == ReportedBy::Both)?;
+        Some(epoll_event { events: item.events & !WRITABLE, u64: item.data })
     }
 
     /// Adds an entry. Returns false if it is there already.

@@ -45,6 +45,7 @@ mod interface;
 mod kick;
 mod kin;
 mod linux_route;
+mod linux_side;
 mod log;
 mod low_ports;
 mod mem;

@@ -5,6 +5,7 @@ use crate::fds::{self, Entry};
 use crate::lock::lock;
 use crate::ops::{self, Instead, Outcome};
 use crate::slab::Id;
+use crate::socket::Kind;
 use crate::state::Core;
 use crate::wait::{self, Interest, Stop, WaitSpec};
 use crate::{filtered, real, signals};
@@ -12,6 +13,8 @@ use libc::{EPOLL_CTL_ADD, epoll_event, pollfd};
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
+/// What a socket that can send is.
+const WRITABLE: i16 = libc::POLLOUT | libc::POLLWRNORM;
 /// Time between looks at Linux's descriptors that nothing can watch.
 const UNWATCHED: Duration = Duration::from_millis(10);
 
@@ -26,6 +29,8 @@ struct Parts {
     nested: Vec<(usize, Id)>,
     /// Indexes of Linux's descriptors.
     linux: Vec<usize>,
+    /// Those of them that can send when IX says so.
+    udp: Vec<usize>,
 }
 
 /// `poll`. Returns `Linux` if no descriptor is IX's.
@@ -38,7 +43,11 @@ pub fn poll(fds: &mut [pollfd], until: Option<Instant>) -> Outcome<usize> {
     if parts.ours.is_empty() && parts.sets.is_empty() {
         return Err(Instead::Linux);
     }
-    let mut linux: Vec<pollfd> = parts.linux.iter().map(|index| fds[*index]).collect();
+    let on_linux = |index: &usize| match parts.udp.contains(index) {
+        true => pollfd { events: fds[*index].events & !WRITABLE, ..fds[*index] },
+        false => fds[*index],
+    };
+    let mut linux: Vec<pollfd> = parts.linux.iter().map(on_linux).collect();
     let watched = Watched::of(&linux);
     let mut asked = false;
     loop {
@@ -52,7 +61,9 @@ pub fn poll(fds: &mut [pollfd], until: Option<Instant>) -> Outcome<usize> {
                 count = ours_ready(&mut core, &parts, fds);
             }
         }
-        count += linux_ready(&mut linux, &parts, fds);
+        let heard = linux_ready(&mut linux, &parts, fds);
+        core.linux_side.news += u64::from(linux.iter().any(|poll| poll.revents != 0));
+        count += heard;
         if count > 0 || until.is_some_and(is_over) {
             return Ok(count);
         }
@@ -84,7 +95,11 @@ fn parts(core: &mut Core, fds: &[pollfd]) -> Parts {
                     listener.elastic = Some(home);
                     listener.both
                 });
-                if is_linux || both {
+                let is_udp = matches!(&socket.kind, Kind::Datagrams(udp) if udp.both);
+                if is_udp {
+                    parts.udp.push(index);
+                }
+                if is_linux || both || is_udp {
                     // If no descriptor is free for a real socket, Linux is asked without one.
                     let _ = ops::use_linux(core, poll.fd);
                     parts.linux.push(index);

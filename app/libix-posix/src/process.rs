@@ -390,7 +390,15 @@ impl Core {
                 }
                 Kind::Datagrams(udp) => {
                     let (peer, read_shut, port) = (udp.peer, udp.read_shut, udp.port);
-                    let fresh = Datagrams { peer, read_shut, port, ..Datagrams::default() };
+                    let (both, peer_of_linux) = (udp.both, udp.peer_of_linux);
+                    let fresh = Datagrams {
+                        peer,
+                        peer_of_linux,
+                        both,
+                        read_shut,
+                        port,
+                        ..Datagrams::default()
+                    };
                     forget(core::mem::replace(udp.as_mut(), fresh));
                     self.mark_dirty(id);
                 }

@@ -2,20 +2,20 @@
 use crate::clock;
 use crate::elastic_thread::ElasticThread;
 use crate::error_queue::ErrorEntry;
-use crate::lock::lock;
+use crate::lock::{Guard, lock};
 use crate::mem::{self, Scatter};
 use crate::ops::{self, Instead, Outcome, socket_of};
 use crate::options::Stamps;
-use crate::signals;
 use crate::slab::Id;
 use crate::socket::{Datagrams, Incoming, Kind, Socket, charged};
 use crate::state::Core;
 use crate::stream::Phase;
-use crate::wait::Interest;
+use crate::wait::{self, Interest, Stop, WaitSpec};
+use crate::{real, signals};
 use libc::{MSG_DONTWAIT, MSG_ERRQUEUE, MSG_PEEK, MSG_TRUNC, MSG_WAITALL};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::RawFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The result of a call that receives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -71,7 +71,15 @@ pub struct Arrival {
 }
 
 /// `recvmsg` and all simpler calls.
-pub fn receive(fd: RawFd, mut to: Scatter<'_>, flags: i32) -> Outcome<Received> {
+///
+/// `on_linux` makes the same call for the Linux socket under the descriptor, with these flags
+/// beside its own; it is no cancellation point, for the lock is held.
+pub fn receive(
+    fd: RawFd,
+    mut to: Scatter<'_>,
+    flags: i32,
+    on_linux: impl Fn(i32) -> isize,
+) -> Outcome<Received> {
     signals::reset();
     let mut core = lock();
     let id = socket_of(&core, fd)?;
@@ -85,7 +93,7 @@ pub fn receive(fd: RawFd, mut to: Scatter<'_>, flags: i32) -> Outcome<Received> 
         Kind::Idle { stream: false, both: true, .. } => {
             // A bound UDP socket that waits also waits for datagrams of IX.
             ops::become_datagrams(core, id)?;
-            return receive(fd, to, flags);
+            return receive(fd, to, flags, on_linux);
         }
         Kind::Idle { .. } => return Err(Instead::Linux),
         Kind::Listener(_) => return Err(libc::ENOTCONN.into()),
@@ -93,7 +101,18 @@ pub fn receive(fd: RawFd, mut to: Scatter<'_>, flags: i32) -> Outcome<Received> 
         Kind::Datagrams(_) => false,
     };
     if flags & MSG_ERRQUEUE != 0 {
-        return Ok(Received { ipv6, ..take_error(socket, &mut to)? });
+        let taken = take_error(socket, &mut to);
+        return match taken {
+            Err(libc::EAGAIN) if core.hears_linux(id) => match on_linux(MSG_DONTWAIT) {
+                done if done >= 0 => Err(Instead::Made(done)),
+                _ => Err(real::errno().into()),
+            },
+            taken => Ok(Received { ipv6, ..taken? }),
+        };
+    }
+    if !is_stream && core.hears_linux(id) {
+        let what = (fd, to, flags, on_linux);
+        return receive_of_both(core, id, what, nonblocking).map(|one| Received { ipv6, ..one });
     }
     if !is_stream {
         let mut attempt = |core: &mut Core| take_datagram(core, id, &mut to, flags);
@@ -136,6 +155,54 @@ pub fn receive(fd: RawFd, mut to: Scatter<'_>, flags: i32) -> Outcome<Received> 
         Ok(()) => {}
     }
     Ok(Received { bytes: total, ipv6, receive_control, ..Received::default() })
+}
+
+/// Receives a datagram that has come by IX or by Linux.
+fn receive_of_both(
+    mut core: Guard,
+    id: Id,
+    (fd, mut to, flags, on_linux): (RawFd, Scatter<'_>, i32, impl Fn(i32) -> isize),
+    nonblocking: bool,
+) -> Outcome<Received> {
+    let timeout = core.sockets.get(id).and_then(|socket| socket.options.receive_timeout);
+    let until = timeout.map(|timeout| Instant::now() + timeout);
+    let how = WaitSpec { interest: Interest::Socket(id), until, linux: Some(fd), drives: true };
+    let mut attempt = |core: &mut Core| take_datagram(core, id, &mut to, flags);
+    if core.is_turn_of_linux(id)
+        && let Some(instead) = core.take_from_linux(id, fd, &on_linux)
+    {
+        return Err(instead);
+    }
+    let mut looks = false;
+    loop {
+        if let Some(received) = attempt(&mut core) {
+            return Ok(received?);
+        }
+        if (looks || core.linux_may_have(id))
+            && let Some(instead) = core.take_from_linux(id, fd, &on_linux)
+        {
+            return Err(instead);
+        }
+        if nonblocking {
+            core.takes_datagrams(Interest::Socket(id));
+            core = ops::poll_if_repeated(core, id);
+            return Ok(attempt(&mut core).unwrap_or(Err(libc::EAGAIN))?);
+        }
+        let (back, result) = wait::wait(core, how, &mut attempt);
+        core = back;
+        match result {
+            Ok(received) => return Ok(received?),
+            Err(Stop::TimedOut) => return Err(libc::EAGAIN.into()),
+            Err(Stop::Linux) => looks = true,
+            Err(Stop::Interrupted) if signals::interrupted() == 1 && timeout.is_none() => {
+                signals::reset();
+            }
+            Err(Stop::Interrupted) => {
+                signals::ends_call(timeout);
+                return Err(libc::EINTR.into());
+            }
+        }
+    }
 }
 
 /// Takes the oldest entry of the error queue.
@@ -234,7 +301,7 @@ fn take_datagram(
     to: &mut Scatter<'_>,
     flags: i32,
 ) -> Option<Result<Received, i32>> {
-    let Core { sockets, elastic_threads, interfaces, routes, .. } = core;
+    let Core { sockets, elastic_threads, interfaces, routes, linux_side, .. } = core;
     let Some(socket) = sockets.get_mut(id) else { return Some(Err(libc::EBADF)) };
     match socket.take_error() {
         0 => {}
@@ -266,6 +333,9 @@ fn take_datagram(
         }
     }
     let truncated = copied < len;
+    if udp.both {
+        linux_side.has_way(first.from.ip(), false);
+    }
     let (address, is_v6) = (first.local, first.local.is_ipv6());
     let own = of[usize::from(is_v6)];
     let mut arrival = Arrival { address, own: address, interface: 0 };
@@ -336,6 +406,7 @@ pub fn queued(fd: RawFd) -> Outcome<(usize, usize)> {
         Kind::Listener(_) => Err(libc::EINVAL.into()),
         Kind::Stream(stream) if stream.local_peer.is_some() => Ok((stream.unread(), 0)),
         Kind::Stream(stream) => Ok((stream.unread(), stream.held() as usize)),
+        Kind::Datagrams(udp) if udp.both && udp.inbox.is_empty() => Err(Instead::Linux),
         Kind::Datagrams(udp) => {
             Ok((udp.inbox.front().map_or(0, Incoming::len), udp.in_flight_bytes))
         }

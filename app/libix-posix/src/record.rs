@@ -35,8 +35,8 @@ pub enum What {
     Stream(SocketAddr),
     /// A listener with this backlog, which Linux has as well or not.
     Listener { backlog: usize, both: bool },
-    /// A UDP socket, with its only peer if it is connected.
-    Datagrams(Option<SocketAddr>),
+    /// A UDP socket, with its only peer if it is connected; Linux has it as well or not.
+    Datagrams { peer: Option<SocketAddr>, both: bool },
     /// Undecided.
     Idle { stream: bool, ix: bool, both: bool },
 }
@@ -83,6 +83,7 @@ pub fn of(socket: &Socket) -> Option<Record> {
         }
         Kind::Datagrams(udp) => {
             peer = udp.peer;
+            bits |= bit(udp.both, BOTH);
             DATAGRAMS
         }
         Kind::Idle { stream, ix, both } => {
@@ -118,7 +119,7 @@ pub fn read(record: &Record, at: u32) -> Option<(Socket, What)> {
             (Kind::Stream(Box::new(stream)), What::Stream(peer?))
         }
         LISTENER => (idle(true), What::Listener { backlog: record[10] as usize, both }),
-        DATAGRAMS => (idle(false), What::Datagrams(peer)),
+        DATAGRAMS => (idle(false), What::Datagrams { peer, both }),
         IDLE_STREAM => (idle(true), What::Idle { stream: true, ix, both }),
         IDLE_DATAGRAMS => (idle(false), What::Idle { stream: false, ix, both }),
         _ => return None,

@@ -62,6 +62,10 @@ pub fn send_as(
         Kind::Listener(_) => return Err(libc::EPIPE.into()),
         Kind::Datagrams(_) => {
             let to = to?;
+            if core.leaves_by_linux(id, to)? {
+                return Err(Instead::Linux);
+            }
+            let Some(socket) = core.sockets.get(id) else { return Err(libc::EBADF.into()) };
             let family = match to.or(socket.peer()) {
                 Some(SocketAddr::V6(_)) => Family::V6,
                 Some(SocketAddr::V4(_)) if socket.ipv6 => Family::Mapped,

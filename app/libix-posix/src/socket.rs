@@ -71,6 +71,16 @@ pub struct Datagrams {
     pub port: Id,
     /// The only peer, after `connect`.
     pub peer: Option<SocketAddr>,
+    /// The peer is reached through Linux.
+    pub peer_of_linux: bool,
+    /// The Linux socket under the descriptor is bound as well, and the program hears both.
+    pub both: bool,
+    /// What [`crate::linux_side::LinuxSide`] counted when Linux last had nothing.
+    pub linux_seen: u64,
+    /// When that was, µs.
+    pub linux_looked_us: u64,
+    /// Datagrams of IX that the program has received since.
+    pub since_linux: u32,
     /// Received datagrams that the program has not read.
     pub inbox: VecDeque<Incoming>,
     /// Bytes in `inbox`, as [`charged`] counts them.

@@ -370,10 +370,14 @@ pub fn get(fd: RawFd, level: i32, name: i32) -> Outcome<Option<Vec<u8>>> {
         return Ok(None);
     }
     match (level, name) {
-        (SOL_SOCKET, SO_ERROR) => match (socket.take_error(), socket.stream()) {
-            (0, Some(stream)) => int(core::mem::take(&mut stream.soft_error)),
+        (SOL_SOCKET, SO_ERROR) => match (socket.take_error(), &mut socket.kind) {
+            (0, Kind::Stream(stream)) => int(core::mem::take(&mut stream.soft_error)),
+            (0, Kind::Datagrams(udp)) if udp.both => Ok(None),
             (errno, _) => int(errno),
         },
+        // The socket under it may have another value (`beside_ix::hears_its_own`).
+        (IPPROTO_IP, IP_MULTICAST_ALL) => int(socket.options.v4.multicast_all.into()),
+        (IPPROTO_IPV6, IPV6_MULTICAST_ALL) => int(socket.options.v6.multicast_all.into()),
         (SOL_SOCKET, libc::SO_ACCEPTCONN) => int(matches!(socket.kind, Kind::Listener(_)).into()),
         (SOL_SOCKET, SO_SNDBUF) => int(socket.send_buffer() as i32),
         // Without a peer the Linux socket returns the error.

@@ -5,6 +5,7 @@ use crate::epoll_set::{self, Set};
 use crate::family;
 use crate::interface::{Interfaces, linux_networks};
 use crate::linux_route::{self, Way};
+use crate::linux_side::LinuxSide;
 use crate::numbers::Numbers;
 use crate::paths::Paths;
 use crate::port::{Port, UdpPort};
@@ -98,6 +99,8 @@ pub struct Core {
     pub kin_turn: usize,
     /// The program's rings of io_uring.
     pub rings: Vec<Ring>,
+    /// Linux's side of UDP sockets.
+    pub linux_side: LinuxSide,
 }
 
 impl Core {
@@ -141,6 +144,7 @@ impl Core {
             afloat_again_us: 0,
             kin_turn: 0,
             rings: Vec::new(),
+            linux_side: LinuxSide::new(),
         }
     }
 
@@ -178,12 +182,17 @@ impl Core {
             // It is IX's already; the dataplane knows the routes.
             return Whose::Ix;
         }
-        let from = socket.bound.map(|at| at.ip()).filter(|from| !family::is_wildcard(*from));
-        match linux_route::ask(to, from) {
-            Some(Way::By { interface, .. }) if self.interfaces.has_number(interface) => Whose::Ix,
-            Some(Way::By { .. } | Way::Nowhere) => Whose::Linux,
-            None => known,
-        }
+        let from = socket.bound.map(|at| at.ip());
+        self.ask_linux(to, from).unwrap_or(known)
+    }
+
+    /// Whose interface Linux's routes lead to from an address; `None`: it cannot be asked.
+    pub fn ask_linux(&mut self, to: IpAddr, from: Option<IpAddr>) -> Option<Whose> {
+        let from = from.filter(|from| !family::is_wildcard(*from));
+        Some(match linux_route::ask(to, from)? {
+            Way::By { interface, .. } if self.interfaces.has_number(interface) => Whose::Ix,
+            Way::By { .. } | Way::Nowhere => Whose::Linux,
+        })
     }
 
     /// Whose a socket becomes that is bound to this address. One that Linux shares with IX may have

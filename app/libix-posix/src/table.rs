@@ -15,7 +15,7 @@ pub const TABLE: &[Row] = &[
     ),
     (
         "bind",
-        "an address of the dataplane: IX; if it is Linux's as well: both. The wildcard: IX and Linux for TCP; for UDP IX if the port is a server's; `::` of AF_INET6 hears both families, or with IPV6_V6ONLY its own. Others: Linux",
+        "an address of the dataplane: IX; if it is Linux's as well: both. The wildcard: IX and Linux, for UDP if the port is a server's; `::` of AF_INET6 hears both families, or with IPV6_V6ONLY its own. Others: Linux",
         "corners accepting, datagrams, shared_datagrams, ports, dual, one_family",
     ),
     (

@@ -8,7 +8,7 @@ use crate::listeners;
 use crate::xdp::{FRAGMENT_KEY, FRAGMENT_KEY_V6, Maps, OWNERS, PORTS, TO_SOCKETS};
 use ix_sys::bpf::{Map, MapKind, Memory};
 use ix_sys::limits::{self, Resource};
-use ix_sys::socket::{self, bind_inet, set_option};
+use ix_sys::socket::{self, bind_inet, connect_inet, set_option};
 use ix_sys::{Error, process};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -465,6 +465,7 @@ impl HeldPorts {
             _ => SocketAddr::from((address, port)),
         };
         bind_inet(socket.as_fd(), at)?;
+        leave_to_program(transport, &socket, at);
         Ok(socket)
     }
 
@@ -593,6 +594,19 @@ fn bind_everywhere(transport: Transport, port: u16) -> io::Result<OwnedFd> {
 fn hear_nothing(transport: Transport, socket: &OwnedFd) {
     if transport == Transport::Udp {
         let _ = set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF, 0);
+    }
+}
+
+/// A socket of Linux's that has a peer hears nothing of others: then datagrams that do not come by
+/// IX's interface are for the program's own socket on Linux, which may be bound to all addresses.
+/// So the holder gets a peer that there is not: a port of its own address that is root's.
+fn leave_to_program(transport: Transport, holder: &OwnedFd, at: SocketAddr) {
+    /// `tcpmux`, which UDP does not have.
+    const NOBODY: u16 = 1;
+    if transport == Transport::Udp {
+        let mut peer = at;
+        peer.set_port(NOBODY);
+        let _ = connect_inet(holder.as_fd(), peer);
     }
 }
 

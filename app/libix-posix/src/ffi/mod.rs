@@ -34,6 +34,7 @@ fn answer<T: TryInto<isize>>(
             Ok(()) => on_linux(),
             Err(errno) => fail(errno),
         },
+        Err(Instead::Made(result)) => result,
         Err(Instead::Errno(errno)) => fail(errno),
     }
 }

@@ -118,6 +118,7 @@ pub unsafe extern "C" fn accept4(
             }
             Ok((new, None)) => kept_numbers::lowest(new, flags),
             Err(Instead::Linux) => linux(fd, on_linux),
+            Err(Instead::Made(new)) => new as c_int,
             Err(Instead::Errno(errno)) => fail(errno) as c_int,
         }
     })
@@ -231,6 +232,7 @@ pub unsafe extern "C" fn getsockopt(
     let bytes = match sockopt::get(fd, level, name) {
         Ok(Some(bytes)) => bytes,
         Ok(None) | Err(Instead::Linux) => return linux(fd, on_linux),
+        Err(Instead::Made(done)) => return done as c_int,
         Err(Instead::Errno(errno)) => return fail(errno) as c_int,
     };
     if !mem::is_possible(value, 1) || !mem::is_possible(len, size_of::<socklen_t>()) {

@@ -7,6 +7,7 @@ use crate::ops::{Instead, Outcome};
 use crate::receive::{self, Received};
 use crate::send::Destination;
 use crate::{cancel, cmsg, log, real, send, signals};
+use core::ptr::null_mut;
 use libc::{
     MSG_NOSIGNAL, MSG_WAITFORONE, c_int, c_uint, c_void, iovec, mmsghdr, msghdr, off_t, size_t,
     sockaddr, socklen_t, ssize_t, timespec,
@@ -31,6 +32,32 @@ fn sent(
     answer(fd, outcome, on_linux)
 }
 
+/// `recvfrom` by the system call itself: the C library's is a cancellation point.
+///
+/// # Safety
+/// As `recvfrom`.
+unsafe fn receive_plainly(
+    fd: c_int,
+    to: *mut c_void,
+    len: size_t,
+    flags: c_int,
+    (from, from_len): (*mut sockaddr, *mut socklen_t),
+) -> isize {
+    real::own_call();
+    // SAFETY: the caller's promise.
+    unsafe { libc::syscall(libc::SYS_recvfrom, fd, to, len, flags, from, from_len) as isize }
+}
+
+/// The same for `recvmsg`.
+///
+/// # Safety
+/// As `recvmsg`.
+unsafe fn receive_message_plainly(fd: c_int, message: *mut msghdr, flags: c_int) -> isize {
+    real::own_call();
+    // SAFETY: the caller's promise.
+    unsafe { libc::syscall(libc::SYS_recvmsg, fd, message, flags) as isize }
+}
+
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn read(fd: c_int, to: *mut c_void, len: size_t) -> ssize_t {
     // SAFETY: the C library's `read` gets the program's own arguments.
@@ -44,7 +71,10 @@ pub unsafe extern "C" fn read(fd: c_int, to: *mut c_void, len: size_t) -> ssize_
         }
         let piece = piece(to, len);
         // SAFETY: the program lets this call write to its pieces.
-        let received = receive::receive(fd, unsafe { Scatter::new(&piece) }, 0);
+        let received = receive::receive(fd, unsafe { Scatter::new(&piece) }, 0, |flags| {
+            // SAFETY: the program's own arguments.
+            unsafe { receive_plainly(fd, to, len, flags, (null_mut(), null_mut())) }
+        });
         answer(fd, received.map(|received| received.bytes), on_linux)
     })
 }
@@ -81,7 +111,14 @@ pub unsafe extern "C" fn readv(fd: c_int, to: *const iovec, count: c_int) -> ssi
         if scatter.left() == 0 {
             return 0;
         }
-        answer(fd, receive::receive(fd, scatter, 0).map(|received| received.bytes), on_linux)
+        let received = receive::receive(fd, scatter, 0, |flags| {
+            // SAFETY: all-zero bytes are a message without anything.
+            let mut message: msghdr = unsafe { core::mem::zeroed() };
+            (message.msg_iov, message.msg_iovlen) = (to.cast_mut(), count as usize);
+            // SAFETY: the program's own pieces.
+            unsafe { receive_message_plainly(fd, &raw mut message, flags) }
+        });
+        answer(fd, received.map(|received| received.bytes), on_linux)
     })
 }
 
@@ -95,7 +132,10 @@ pub unsafe extern "C" fn recv(fd: c_int, to: *mut c_void, len: size_t, flags: c_
     cancel::point(|| {
         let piece = piece(to, len);
         // SAFETY: the program lets this call write to its pieces.
-        let received = receive::receive(fd, unsafe { Scatter::new(&piece) }, flags);
+        let received = receive::receive(fd, unsafe { Scatter::new(&piece) }, flags, |more| {
+            // SAFETY: the program's own arguments.
+            unsafe { receive_plainly(fd, to, len, flags | more, (null_mut(), null_mut())) }
+        });
         answer(fd, received.map(|received| received.bytes), on_linux)
     })
 }
@@ -132,7 +172,10 @@ pub unsafe extern "C" fn recvfrom(
     cancel::point(|| {
         let piece = piece(to, len);
         // SAFETY: the program lets this call write to its pieces.
-        let received = receive::receive(fd, unsafe { Scatter::new(&piece) }, flags);
+        let received = receive::receive(fd, unsafe { Scatter::new(&piece) }, flags, |more| {
+            // SAFETY: the program's own arguments.
+            unsafe { receive_plainly(fd, to, len, flags | more, (from, from_len)) }
+        });
         if let Ok(Received { from: sender, ipv6, .. }) = received {
             let has_room = is_possible(from, 1) && is_possible(from_len, size_of::<socklen_t>());
             if !from.is_null() && !has_room {
@@ -211,7 +254,10 @@ unsafe fn receive_message(fd: c_int, message: *mut msghdr, flags: c_int) -> ssiz
         Err(errno) => return fail(errno),
     };
     // SAFETY: the program lets this call write to its pieces.
-    let received = receive::receive(fd, unsafe { Scatter::new(pieces) }, flags);
+    let received = receive::receive(fd, unsafe { Scatter::new(pieces) }, flags, |more| {
+        // SAFETY: the program's own message.
+        unsafe { receive_message_plainly(fd, message, flags | more) }
+    });
     if let Ok(received) = received {
         let len = &raw mut header.msg_namelen;
         // SAFETY: the program has room for an address there, or passes null.

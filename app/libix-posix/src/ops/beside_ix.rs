@@ -1,7 +1,7 @@
 //! A socket of Linux beside one of IX at an address that both have: through it the program hears
 //! the host itself, and other interfaces.
 use crate::{low_ports, real};
-use libc::{c_int, socklen_t};
+use libc::{c_int, sock_filter, sock_fprog, socklen_t};
 use std::os::fd::RawFd;
 
 /// Prepares the socket before Linux binds it. The broker holds the port for IX by a socket of the
@@ -19,4 +19,36 @@ pub fn prepare(fd: RawFd, port: u16) -> Result<(), c_int> {
         real::setsockopt(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, (&raw const on).cast(), len);
     }
     low_ports::keep_from_network(fd, port)
+}
+
+/// Linux gives the socket under a UDP socket no broadcast, and datagrams of those groups alone that
+/// it is in. Where IX has an address of its own, Linux is another host on the link, and what that
+/// hears beside is not the program's.
+pub fn hears_its_own(fd: RawFd, ipv6: bool) {
+    /// Of linux/in6.h.
+    const IPV6_MULTICAST_ALL: c_int = 29;
+    /// `SKF_AD_OFF + SKF_AD_PKTTYPE`, and `PACKET_BROADCAST`.
+    const KIND_OF_PACKET: u32 = (-0x1000i32 + 4) as u32;
+    const BROADCAST: u32 = 1;
+    let step = |code: u32, jt, jf, k| sock_filter { code: code as u16, jt, jf, k };
+    let mut filter = [
+        step(libc::BPF_LD | libc::BPF_B | libc::BPF_ABS, 0, 0, KIND_OF_PACKET),
+        step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, BROADCAST),
+        step(libc::BPF_RET | libc::BPF_K, 0, 0, 0),
+        step(libc::BPF_RET | libc::BPF_K, 0, 0, u32::MAX),
+    ];
+    let program = sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    let off: c_int = 0;
+    set(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program);
+    set(fd, libc::IPPROTO_IP, libc::IP_MULTICAST_ALL, &off);
+    if ipv6 {
+        set(fd, libc::IPPROTO_IPV6, IPV6_MULTICAST_ALL, &off);
+    }
+}
+
+/// Sets an option of the socket of Linux. Without it the program hears more.
+fn set<T>(fd: RawFd, level: c_int, name: c_int, value: &T) {
+    let (at, len) = (core::ptr::from_ref(value), size_of::<T>());
+    // SAFETY: reads a value of the caller's, and what that points to.
+    unsafe { libc::syscall(libc::SYS_setsockopt, fd, level, name, at, len) };
 }

@@ -6,7 +6,7 @@ use super::{
 use crate::lock::{Guard, lock};
 use crate::route::Whose;
 use crate::slab::Id;
-use crate::socket::Kind;
+use crate::socket::{Datagrams, Kind};
 use crate::wait::Interest;
 use crate::{errno, family, real};
 use std::net::SocketAddr;
@@ -92,6 +92,9 @@ pub fn bind(fd: RawFd, at: SocketAddr, on_linux: impl FnOnce() -> i32) -> Outcom
             }
             // A UDP server's socket is IX's now; a client's is decided by its first destination.
             if given {
+                if !is_shared {
+                    beside_ix::hears_its_own(fd, at.is_ipv6());
+                }
                 return become_datagrams(core, id);
             }
             Ok(())
@@ -142,11 +145,17 @@ pub fn become_datagrams(mut core: Guard, id: Id) -> Outcome<()> {
     let any = SocketAddr::new(any, 0);
     let home = core.home();
     let Some(socket) = core.sockets.get_mut(id) else { return Err(libc::EBADF.into()) };
-    socket.kind = Kind::Datagrams(Box::default());
+    let both = matches!(socket.kind, Kind::Idle { both: true, .. });
+    socket.kind = Kind::Datagrams(Box::new(Datagrams { both, ..Datagrams::default() }));
     socket.elastic = home;
     let at = socket.bound.unwrap_or(any);
     core.join_udp_port(id, at);
-    move_watches(&mut core, id);
+    if both {
+        core.watches_become_both(id);
+        core.notify(id, !0);
+    } else {
+        move_watches(&mut core, id);
+    }
     core.mark_dirty(id);
     if !core.has_begun() {
         // Noted: the dataplane starts in the process that waits or sends.

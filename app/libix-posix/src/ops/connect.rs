@@ -26,7 +26,10 @@ pub fn connect(fd: RawFd, to: SocketAddr) -> Outcome<()> {
         None if is_undecided => return Err(Instead::Linux),
         None => to,
     };
-    let whose = core.whose(id, to.ip())?;
+    let whose = match core.hears_linux(id) && core.leaves_by_linux(id, Some(to))? {
+        true => Whose::Linux,
+        false => core.whose(id, to.ip())?,
+    };
     let is_broadcast = core.routes.is_broadcast(to.ip());
     let is_shared = core.routes.is_shared();
     let Some(socket) = core.sockets.get_mut(id) else { return Err(libc::EBADF.into()) };
@@ -39,8 +42,14 @@ pub fn connect(fd: RawFd, to: SocketAddr) -> Outcome<()> {
         Kind::Linux | Kind::Lost => return Err(Instead::Linux),
         Kind::Listener(_) => return Err(libc::EISCONN.into()),
         Kind::Datagrams(udp) => {
+            udp.peer_of_linux = udp.both && whose == Whose::Linux;
+            if udp.peer_of_linux {
+                udp.peer = Some(to);
+                return Err(Instead::Linux);
+            }
             family::reaches(socket.bound.map(|at| at.ip()), to.ip())?;
             udp.peer = Some(to);
+            core.datagrams_have_peer(fd, id, to);
             return Ok(());
         }
         Kind::Idle { stream, ix, .. } => {
@@ -58,6 +67,7 @@ pub fn connect(fd: RawFd, to: SocketAddr) -> Outcome<()> {
                 if let Some(udp) = core.sockets.get_mut(id).and_then(Socket::datagrams) {
                     udp.peer = Some(to);
                 }
+                core.datagrams_have_peer(fd, id, to);
                 return Ok(());
             }
             if core.routes.is_ours(to.ip()) {
@@ -169,7 +179,8 @@ pub fn disconnect(fd: RawFd) -> Outcome<()> {
         Kind::Linux | Kind::Idle { .. } | Kind::Lost => Err(Instead::Linux),
         Kind::Datagrams(udp) => {
             udp.peer = None;
-            Ok(())
+            let by_linux = core::mem::take(&mut udp.peer_of_linux);
+            if by_linux { Err(Instead::Linux) } else { Ok(()) }
         }
         // As Linux, where a protocol cannot disconnect.
         Kind::Listener(_) | Kind::Stream(_) => Err(libc::EOPNOTSUPP.into()),

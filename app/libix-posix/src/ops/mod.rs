@@ -10,6 +10,7 @@ mod bind;
 mod blocking;
 mod close;
 mod connect;
+mod datagrams_of_linux;
 mod listen;
 mod names;
 mod passed;
@@ -51,6 +52,8 @@ pub enum Instead {
     Errno(i32),
     /// The socket is Linux's: the C library has to make the call.
     Linux,
+    /// Linux has made it, with this result.
+    Made(isize),
 }
 
 impl From<i32> for Instead {

@@ -22,6 +22,9 @@ pub fn own_name(fd: RawFd) -> Outcome<(SocketAddr, bool)> {
         Kind::Idle { .. } => return Err(Instead::Linux),
         Kind::Listener(_) => return Ok((bound.unwrap_or(any), ipv6)),
         Kind::Datagrams(udp) => {
+            if udp.peer_of_linux {
+                return Err(Instead::Linux);
+            }
             let (peer, bound) = (udp.peer, bound.unwrap_or(any));
             let peer = peer.filter(|_| family::is_wildcard(bound.ip()));
             let own = peer.and_then(|peer| core.routes.own_towards(peer.ip()));

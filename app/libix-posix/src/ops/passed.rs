@@ -114,7 +114,7 @@ pub fn adopt(core: &mut Core, fd: RawFd) {
     match what {
         What::Stream(_) => core.is_handed(id),
         What::Listener { backlog, both } => super::listen::listens(core, id, backlog, both),
-        What::Datagrams(peer) => receives(core, id, peer),
+        What::Datagrams { peer, both } => receives(core, id, peer, both),
         What::Idle { .. } => {}
     }
 }
@@ -155,11 +155,14 @@ pub fn leaves_word(mut core: Guard, places: &[u32]) -> Guard {
 }
 
 /// A UDP socket that another process has bound.
-fn receives(core: &mut Core, id: Id, peer: Option<std::net::SocketAddr>) {
+fn receives(core: &mut Core, id: Id, peer: Option<std::net::SocketAddr>, both: bool) {
     let home = core.home();
     let Some(socket) = core.sockets.get_mut(id) else { return };
     let Some(at) = socket.bound else { return };
-    socket.kind = Kind::Datagrams(Box::new(Datagrams { peer, ..Datagrams::default() }));
+    // With one of IX's nothing is heard of Linux.
+    let peer_of_linux = both && peer.is_some();
+    socket.kind =
+        Kind::Datagrams(Box::new(Datagrams { peer, peer_of_linux, both, ..Datagrams::default() }));
     socket.elastic = home;
     core.join_udp_port(id, at);
     let port = core.sockets.get_mut(id).and_then(Socket::datagrams).map(|udp| udp.port);

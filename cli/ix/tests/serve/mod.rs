@@ -36,6 +36,7 @@ mod several;
 mod share;
 mod shared_address;
 mod shared_cores;
+mod shared_datagrams;
 mod shared_ipv6;
 mod shared_kinds;
 mod shared_network;
