@@ -581,6 +581,11 @@ impl Callers for Peers<'_> {
         self.all.iter().any(|peer| peer.caller_is_here && peer.waiting.is_none())
     }
 
+    #[inline]
+    fn take_turns(&self) -> bool {
+        self.all.iter().any(|peer| peer.caller_is_here && peer.waiting.is_some())
+    }
+
     fn ring_from_now_on(&self, yes: bool) {
         for peer in &self.all {
             match yes {

@@ -24,6 +24,8 @@ pub trait Callers {
     fn call(&self) -> bool;
     /// Whether one of them computes on the hardware thread of this elastic thread.
     fn share_cpu(&self) -> bool;
+    /// Whether one that waits gets the hardware thread of this elastic thread when it has events.
+    fn take_turns(&self) -> bool;
     /// A caller must ring, or need not any more. What was said before is seen by
     /// [`Callers::call`].
     fn ring_from_now_on(&self, yes: bool);
@@ -44,6 +46,11 @@ impl Callers for Alone {
 
     #[inline(always)]
     fn share_cpu(&self) -> bool {
+        false
+    }
+
+    #[inline(always)]
+    fn take_turns(&self) -> bool {
         false
     }
 
@@ -102,6 +109,8 @@ const PARKED_WAIT_US: u64 = 100_000;
 const NAP_UNSETTLED_US: u64 = 2_000;
 /// Longest sleep while something for the broker waits for room in its channel.
 const NAP_UNSENT_US: u64 = 10_000;
+/// How often a thread receives once more before it gives its hardware thread away.
+const RECEIVED_MORE_MAX: u32 = 4;
 /// Longest sleep with a device that has no doorbell.
 const NAP_WITHOUT_DOORBELL_US: u64 = 50;
 
@@ -315,10 +324,13 @@ impl Runner {
             }
             let until_us = if self.parked { until_us.max(parked_until_us) } else { until_us };
             let looked = std::mem::take(&mut packets_wait);
-            let report = match looked {
+            let mut report = match looked {
                 true => self.thread.turn_to_receive(now_us),
                 false => self.thread.turn(now_us),
             };
+            if report.events > 0 && callers.take_turns() {
+                report.events = self.receive_more(report.events);
+            }
             self.busy = report.busy;
             let heard = std::mem::take(&mut self.heard);
             if report.events > 0 {
@@ -367,6 +379,20 @@ impl Runner {
             }
             now_us = self.clock.now_us();
         }
+    }
+
+    /// Before the hardware thread is given away for so many events: receives what has come while
+    /// they were made, up to a batch of events. It would cost a turn of the program of its own.
+    /// Returns the number of events.
+    fn receive_more(&mut self, mut events: usize) -> usize {
+        for _ in 0..RECEIVED_MORE_MAX {
+            if events >= self.batch() || !self.thread.has_work() {
+                break;
+            }
+            let now_us = self.clock.now_us();
+            events = self.thread.turn_to_receive(now_us).events;
+        }
+        events
     }
 
     /// The outcome now. The check for signals and updates may have added events.
@@ -558,4 +584,65 @@ fn start_timer(fd: RawFd, after_us: u64) {
     // SAFETY: reads a local; the old value is not asked for. It fails for nothing but a wrong
     // descriptor.
     unsafe { libc::timerfd_settime(fd, 0, &once, core::ptr::null_mut()) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use crate::raw::tests::{MAC, OURS, host_of, link};
+    use crate::test_rig::TestThread;
+    use ix_abi::{Call, Endpoint};
+    use ix_wire::{Checksum, IpAddr};
+
+    /// A process that waits.
+    struct Waits {
+        is_here: bool,
+    }
+
+    impl Callers for Waits {
+        fn call(&self) -> bool {
+            false
+        }
+
+        fn share_cpu(&self) -> bool {
+            false
+        }
+
+        fn take_turns(&self) -> bool {
+            self.is_here
+        }
+
+        fn ring_from_now_on(&self, _: bool) {}
+
+        fn bells(&self, _: &mut dyn FnMut(RawFd)) {}
+
+        fn rung(&self, _: RawFd) -> bool {
+            false
+        }
+    }
+
+    #[test]
+    fn who_takes_turns_gets_what_has_come_meanwhile_up_to_a_batch() {
+        const PORTS: [u16; 2] = [4001, 4000];
+        const BATCH: usize = PORTS.len();
+        let events = |is_here| {
+            let config = Config::with_address(IpAddr::v4(OURS), 24);
+            let mut host = host_of(1, Config { batch: BATCH, ..config });
+            // Each batch is one event: nobody has the other port.
+            for port in [PORTS; 4].as_flattened() {
+                let mut frame = vec![0; 60];
+                link(MAC).emit_udp(&mut frame, 9, *port, 18, Checksum::of(&[0; 18]));
+                host.device.deliver(frame);
+            }
+            let TestThread { elastic, arrays: _arrays } = host.threads.remove(0);
+            let mut runner = Runner::new(elastic, Clock::new());
+            runner.begin_for(0, 0);
+            let at = Endpoint { addr: [0; 16], port: PORTS[1] };
+            let bound = runner.thread.run_call(Call::UdpBind { at, cookie: 5 });
+            assert!(bound.is_ok(), "{bound:?}");
+            runner.wait(0, &|_| {}, &Waits { is_here }).events
+        };
+        assert_eq!([events(false), events(true)], [1, BATCH]);
+    }
 }
