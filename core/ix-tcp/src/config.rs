@@ -47,7 +47,8 @@ pub struct Config {
     /// size; less than 65,536.
     pub rcv_buffers_max: u32,
     /// Buffers that a flow may hold now by its share of memory, before its application has shown
-    /// that it takes more. It may change at any time: no window that was offered becomes smaller.
+    /// that it takes more; at least two. It may change at any time: no window that was offered
+    /// becomes smaller.
     pub rcv_share: u32,
     /// Most bytes that were accepted for sending and are not acknowledged, of a flow with a small
     /// congestion window.
