@@ -83,6 +83,9 @@ impl Domain {
     }
 }
 
+/// The number of root.
+const ROOT: u32 = 0;
+
 /// Environment variable for `libix-posix`: how programs start that the program executes
 /// (`successor.rs` there says what is in it).
 const EXECUTED_ENV: &str = "IX_IMAGE";
@@ -127,6 +130,18 @@ pub struct LaunchConfig {
     /// The dataplane begins when the program first needs it, in the process that does: programs may
     /// fork before, and again when that process has ended.
     pub later: bool,
+}
+
+impl LaunchConfig {
+    /// The user that the program becomes after its exec, which root makes in its place. From its
+    /// exec on until it can be told otherwise, a process can be traced, and its memory opened, by
+    /// others of its user; who has that opened then has it as long as the process lives. Nobody
+    /// but root's processes could open it so.
+    pub(crate) fn user_after_exec(&self) -> Option<(u32, u32)> {
+        let is_behind_keys = self.domain == Domain::Pku && self.entry == Entry::Planted;
+        let may = is_behind_keys && self.root.is_none() && process::is_root();
+        self.user.filter(|(user, _)| may && *user != ROOT)
+    }
 }
 
 /// A program with the dataplane planted into it. Dropping it kills the program if it still runs.
@@ -235,7 +250,9 @@ pub fn launch(image: &Image, config: &LaunchConfig) -> Result<Child, LaunchError
     }
     let is_other =
         config.root.is_some() || config.user.is_some_and(|(user, _)| user != process::user_id());
-    let (user, is_kept_off) = (config.user, is_other && terminal::can_be_typed_on());
+    let late = config.user_after_exec();
+    let user = config.user.filter(|_| late.is_none());
+    let is_kept_off = is_other && terminal::can_be_typed_on();
     // SAFETY: the functions only make system calls.
     unsafe {
         command.pre_exec(move || {
@@ -265,7 +282,11 @@ pub fn launch(image: &Image, config: &LaunchConfig) -> Result<Child, LaunchError
     let parent = std::process::id() as libc::pid_t;
     let child = match config.entry {
         Entry::Planted => {
-            let traced = move || before_exec(&keep, parent).and_then(|()| be_traced());
+            let traced = move || {
+                before_exec(&keep, parent)?;
+                late.map_or(Ok(()), |(user, group)| use_files_as(user, group))?;
+                be_traced()
+            };
             // SAFETY: the function only makes system calls, as a child of a threaded process must.
             unsafe { command.pre_exec(traced) };
             command.spawn().map_err(|error| diagnose(&config.program, error))
@@ -359,6 +380,23 @@ fn become_user(user: u32, group: u32) -> io::Result<()> {
         check(libc::syscall(libc::SYS_setresgid, group, group, group))?;
         check(libc::syscall(libc::SYS_setresuid, user, user, user))
     }
+}
+
+/// Has this user's rights over files, and no other groups, until the exec, in the calling thread
+/// alone.
+fn use_files_as(user: u32, group: u32) -> io::Result<()> {
+    let none = core::ptr::null::<u32>();
+    // SAFETY: numbers, and null for an empty list. The second call of each says what the first has
+    // come to (setfsuid(2)).
+    let made = unsafe {
+        let groups = libc::syscall(libc::SYS_setgroups, 0, none);
+        libc::syscall(libc::SYS_setfsgid, group);
+        libc::syscall(libc::SYS_setfsuid, user);
+        let is_user = libc::syscall(libc::SYS_setfsuid, u32::MAX) == i64::from(user);
+        let is_group = libc::syscall(libc::SYS_setfsgid, u32::MAX) == i64::from(group);
+        groups == 0 && is_user && is_group
+    };
+    if made { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EPERM)) }
 }
 
 /// Becomes this user, without other groups. Keeps one right, `CAP_IPC_LOCK`, across the exec: where

@@ -8,7 +8,6 @@ use crate::error::{LaunchError, system};
 use crate::image::Image;
 use crate::launch::{Domain, LaunchConfig};
 use crate::tracee::Tracee;
-use ix_entry::Auxv;
 use ix_entry::IMAGE_ARGV0;
 use ix_entry::elf::{Layout, PAGE, Segment};
 use ix_entry::stack::InitialStack;
@@ -47,6 +46,9 @@ pub fn plant(
         // what the wall does not keep yet. Without root's rights we could not reach it either; the
         // image does it then.
         tracee.forbid_tracing()?;
+    }
+    if let Some((user, group)) = config.user_after_exec() {
+        tracee.become_user(user, group)?;
     }
     let span_bytes = PAGE + STACK_BYTES + PAGE + layout.span_bytes;
     let span = reserve(&mut tracee, span_bytes)?;
@@ -109,7 +111,7 @@ fn first_stack(
     top: u64,
     arguments: &[String],
 ) -> Result<(u64, Vec<u8>), LaunchError> {
-    let mut auxv = Auxv::from_bytes(&tracee.auxv().map_err(system("/proc/PID/auxv"))?);
+    let mut auxv = tracee.auxv().map_err(system("/proc/PID/auxv"))?;
     auxv.set(libc::AT_PHDR, base + layout.phdr);
     auxv.set(libc::AT_PHENT, Layout::PHENT);
     auxv.set(libc::AT_PHNUM, layout.phnum);

@@ -1,6 +1,7 @@
 //! A process stopped at its first instruction, and what ptrace can do with it there.
 use crate::error::{LaunchError, system};
 use crate::exit::Exit;
+use ix_entry::Auxv;
 use ix_entry::elf::PAGE;
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -24,6 +25,8 @@ pub struct Tracee {
     memory: Option<File>,
     /// Signals that came in between; they are sent again when the process goes on.
     deferred: Vec<i32>,
+    /// The user and the group that it has become since its exec.
+    user: Option<(u32, u32)>,
 }
 
 impl Tracee {
@@ -40,7 +43,7 @@ impl Tracee {
         let entry = registers(pid).map_err(system("PTRACE_GETREGS"))?;
         let code = peek(pid, entry.rip).map_err(system("PTRACE_PEEKTEXT"))?;
         let memory = OpenOptions::new().write(true).open(format!("/proc/{pid}/mem")).ok();
-        Ok(Tracee { pid, entry, code, memory, deferred })
+        Ok(Tracee { pid, entry, code, memory, deferred, user: None })
     }
 
     /// From now on no other process of its user can trace it, open its memory or take its
@@ -66,8 +69,64 @@ impl Tracee {
     }
 
     /// Auxiliary vector.
-    pub fn auxv(&self) -> io::Result<Vec<u8>> {
-        std::fs::read(format!("/proc/{}/auxv", self.pid))
+    pub fn auxv(&self) -> io::Result<Auxv> {
+        let mut auxv = Auxv::from_bytes(&std::fs::read(format!("/proc/{}/auxv", self.pid))?);
+        for kind in [libc::AT_UID, libc::AT_EUID, libc::AT_GID, libc::AT_EGID] {
+            self.number_of(kind).into_iter().for_each(|number| auxv.set(kind, number));
+        }
+        Ok(auxv)
+    }
+
+    /// What an entry of the auxiliary vector says that depends on the user, if another one was
+    /// that before.
+    fn number_of(&self, kind: u64) -> Option<u64> {
+        let (user, group) = self.user?;
+        match kind {
+            libc::AT_UID | libc::AT_EUID => Some(user.into()),
+            libc::AT_GID | libc::AT_EGID => Some(group.into()),
+            _ => None,
+        }
+    }
+
+    /// Becomes this user: nobody can trace it any more ([`Tracee::forbid_tracing`]).
+    pub fn become_user(&mut self, user: u32, group: u32) -> Result<(), LaunchError> {
+        let [own, of_group] = [user, group].map(u64::from);
+        let groups = [of_group, of_group, of_group, 0, 0, 0];
+        self.syscall("setresgid", libc::SYS_setresgid, groups)?;
+        self.syscall("setresuid", libc::SYS_setresuid, [own, own, own, 0, 0, 0])?;
+        // Linux has taken both back. Whether it can be traced then is the system's to say
+        // (`fs.suid_dumpable`).
+        let dies = [libc::PR_SET_PDEATHSIG as u64, libc::SIGKILL as u64, 0, 0, 0, 0];
+        self.syscall("prctl", libc::SYS_prctl, dies)?;
+        self.forbid_tracing()?;
+        self.user = Some((user, group));
+        self.tell_user().map_err(system("/proc/PID/mem"))
+    }
+
+    /// Writes who it is into the auxiliary vector on its stack.
+    fn tell_user(&self) -> io::Result<()> {
+        let memory = File::open(format!("/proc/{}/mem", self.pid))?;
+        let word = |at: u64| {
+            let mut bytes = [0; 8];
+            memory.read_exact_at(&mut bytes, at).map(|()| u64::from_ne_bytes(bytes))
+        };
+        // Behind the arguments and the environment, each with a null at its end.
+        let arguments = word(self.entry.rsp)?;
+        let mut at = self.entry.rsp + 8 * (arguments + 2);
+        while word(at)? != 0 {
+            at += 8;
+        }
+        at += 8;
+        loop {
+            let kind = word(at)?;
+            if kind == libc::AT_NULL {
+                return Ok(());
+            }
+            if let Some(number) = self.number_of(kind) {
+                self.write(at + 8, &number.to_ne_bytes())?;
+            }
+            at += 16;
+        }
     }
 
     /// Its mappings, as Linux lists them.
