@@ -175,11 +175,11 @@ fn prepare(
     let reserved = ReservedFds::of_this_process()?;
     // Behind keys the dataplane's descriptors exist before the library is loaded: the library's own
     // must not be among their numbers.
-    let fd = match domain {
+    let copy = |file: &File| match domain {
         Domain::Pku => reserved.copy_below(file.as_fd()),
         Domain::None | Domain::Process => reserved.copy(file.as_fd()),
-    }?;
-    let counts = reserved.copy(counts.as_fd())?;
+    };
+    let (fd, counts) = (copy(&file)?, copy(&counts)?);
     let (number, counts_number) = (fd.as_raw_fd(), counts.as_raw_fd());
     let mut libraries = OsString::from(format!("/proc/self/fd/{number}"));
     if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
@@ -280,6 +280,23 @@ mod tests {
             std::fs::write(&path, script).expect("a file");
             assert_eq!(look_at(&path), expected);
             std::fs::remove_file(path).expect("its end");
+        }
+    }
+
+    /// There the image refuses memory that has a descriptor of the dataplane's numbers.
+    #[test]
+    fn behind_keys_the_librarys_descriptors_are_not_among_the_dataplanes() {
+        let reserved = ReservedFds::of_this_process().expect("a limit");
+        let reserved = reserved.base()..reserved.end();
+        for (domain, are_there) in [(Domain::Pku, false), (Domain::Process, true)] {
+            let settings = Settings::default();
+            let preload = prepare(&settings, domain, Syscalls::Auto, (None, None));
+            let all = preload.expect("descriptors").inherited;
+            assert_eq!(all.len(), 2);
+            assert!(
+                all.iter().all(|fd| reserved.contains(&fd.as_raw_fd()) == are_there),
+                "{all:?}"
+            );
         }
     }
 
