@@ -11,7 +11,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 const THREADS: u32 = 3;
 /// Bytes that a part of a call fills, again and again the same ones.
 const PART_BYTES: usize = 1 << 20;
-/// Most parts of a call.
+/// Most parts of a call, which takes seconds to fill: new calls are kept waiting for a quarter of a
+/// second at most.
 const PARTS: usize = 1024;
 /// The hardware thread of elastic thread 0, on which these threads do not run where there is
 /// another one: the dataplane looks at the calls 100 times, and gives way each time.
@@ -27,16 +28,16 @@ pub fn attack(c: &Calls) -> Result<(), String> {
             let others = !ELASTIC_CPUS;
             let (bytes, at) = (size_of_val(&others) as u64, &raw const others as u64);
             let _ = call(libc::SYS_sched_setaffinity, [0, bytes, at, 0, 0, 0]);
-            let mut zeros = vec![0u8; PART_BYTES];
-            let part = libc::iovec { iov_base: zeros.as_mut_ptr().cast(), iov_len: zeros.len() };
+            let mut buffer = vec![0u8; PART_BYTES];
+            let part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
             let parts = vec![part; PARTS];
-            let path = c"/dev/zero".as_ptr() as u64;
+            let path = c"/dev/urandom".as_ptr() as u64;
             let file = call(libc::SYS_open, [path, libc::O_RDONLY as u64, 0, 0, 0, 0]);
-            let file = file.expect("/dev/zero opens");
+            let file = file.expect("/dev/urandom opens");
             BEGUN.fetch_add(1, Ordering::Relaxed);
             loop {
-                let filled = [file, parts.as_ptr() as u64, parts.len() as u64, 0, 0, 0];
-                let _ = call(libc::SYS_readv, filled);
+                let args = [file, parts.as_ptr() as u64, parts.len() as u64, 0, 0, 0];
+                let _ = call(libc::SYS_readv, args);
             }
         });
     }
