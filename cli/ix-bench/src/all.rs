@@ -1,13 +1,14 @@
 //! `ix bench all`: every benchmark, one after another, each with its results in a file.
-use super::{choose_device, installed, rates, run};
-use crate::args::{AllArgs, BenchArgs, Device, RatesArgs, ReportArgs};
+use super::{ONE_WALL, choose_device, dynamic, gate, installed, pareto, rates, run, soak};
+use crate::args::{AllArgs, BenchArgs, Device, DynamicArgs, GateArgs, ModelArgs, RatesArgs};
+use crate::args::{Platform, ReportArgs};
 use ix_report::domain::Domain;
 use ix_report::output::OutputArgs;
 use ix_report::problem::{Problem, Result};
 use std::time::{Duration, Instant};
 
 /// The benchmarks in order, each with its share of the whole time.
-const BENCHES: [(&str, f64); 15] = [
+const BENCHES: [(&str, f64); 24] = [
     ("echo", 2.0),
     ("pingpong", 2.0),
     ("short", 2.0),
@@ -23,10 +24,28 @@ const BENCHES: [(&str, f64); 15] = [
     ("churn", 4.0),
     ("bulk", 2.0),
     ("rates", 2.0),
+    ("elastic", 3.0),
+    ("migration", 3.0),
+    ("loss", 8.0),
+    ("fairness", 4.0),
+    ("hostile", 3.0),
+    ("gate", 4.0),
+    ("pareto", 0.2),
+    ("dynamic", 0.2),
+    ("soak", 2.0),
 ];
+
+/// How long the soak is, s; with `--quick`. Alone it is an hour.
+const SOAK_S: (f64, f64) = (120.0, 15.0);
+/// What `ix bench dynamic` runs, as it does alone.
+const PATTERNS: [&str; 3] = ["slope", "step", "sine+noise"];
+const POLICIES: [&str; 2] = ["energy", "consolidation"];
+/// The seed where there is one.
+const SEED: u64 = 1;
 
 /// Runs all benchmarks. Those that fail are listed at the end; the results of the others stay.
 pub fn main(args: &AllArgs) -> Result<()> {
+    let named = args.domain.clone();
     let args = &AllArgs { domain: Domain::or_all(&args.domain), ..args.clone() };
     let chosen = choose(&args.only)?;
     let (device, why) = choose_device(args.device)?;
@@ -43,17 +62,23 @@ pub fn main(args: &AllArgs) -> Result<()> {
             eprintln!("ix: {name} is skipped: {why}");
             continue;
         }
-        let file = args.dir.join(format!("{name}.json"));
-        let outcome = match *name {
-            "rates" => rates::main(&RatesArgs {
-                only: Vec::new(),
-                quick: args.quick,
-                output: OutputArgs::to_file(file),
-            }),
-            _ => {
+        let output = OutputArgs::to_file(args.dir.join(format!("{name}.json")));
+        let outcome = match alone(name, args, (device, &named), &output) {
+            Some(outcome) => outcome,
+            None => {
+                // Those that measure one domain: that which was named, or the usual one.
+                let one: Vec<Domain> = named.iter().copied().take(1).collect();
+                let is_one = ONE_WALL.contains(name);
+                let args = &AllArgs {
+                    domain: if is_one { one } else { args.domain.clone() },
+                    ..args.clone()
+                };
+                // As alone: a link whose ends lose no packets shows best what migrations do.
+                let usual = if *name == "migration" { Device::Memif } else { device };
+                let device = args.device.unwrap_or(usual);
                 run(name, &bench_args(args), device, command(name, args), None).and_then(|mut r| {
                     r.notes.extend(why.clone());
-                    r.publish(&OutputArgs::to_file(file))
+                    r.publish(&output)
                 })
             }
         };
@@ -78,6 +103,43 @@ pub fn main(args: &AllArgs) -> Result<()> {
     .mend("see the reasons above; `ix bench NAME` runs one alone"))
 }
 
+/// Runs a benchmark that has flags of its own; `None`: it has those of all.
+fn alone(
+    name: &str,
+    args: &AllArgs,
+    (device, named): (Device, &[Domain]),
+    output: &OutputArgs,
+) -> Option<Result<()>> {
+    let (quick, output) = (args.quick, output.clone());
+    let model = ModelArgs { seed: SEED, quick, output: output.clone() };
+    Some(match name {
+        "rates" => rates::main(&RatesArgs { only: Vec::new(), quick, output }),
+        "gate" => gate::main(&GateArgs {
+            domain: named.to_vec(),
+            device: args.device,
+            quick,
+            output,
+            calls_to: None,
+        }),
+        "pareto" => pareto::main(&model),
+        "dynamic" => dynamic::main(&DynamicArgs {
+            platform: Platform::Simulated,
+            pattern: PATTERNS.map(str::to_owned).to_vec(),
+            policy: POLICIES.map(str::to_owned).to_vec(),
+            model,
+        }),
+        "soak" => soak::main(&soak::SoakArgs {
+            hours: None,
+            minutes: None,
+            seconds: Some(if quick { SOAK_S.1 } else { SOAK_S.0 }),
+            device: Some(device),
+            seed: SEED,
+            output,
+        }),
+        _ => return None,
+    })
+}
+
 /// Why a benchmark cannot run here with any flags.
 fn cannot(name: &str, device: Device) -> Option<&'static str> {
     let root = ix_sys::process::is_root();
@@ -86,6 +148,12 @@ fn cannot(name: &str, device: Device) -> Option<&'static str> {
             Some("its clients are on Linux, and memif connects IX to IX only")
         }
         "sharing" if device != Device::Afxdp => Some("only AF_XDP shares an interface with Linux"),
+        "loss" | "fairness" if device != Device::Afxdp => {
+            Some("IX and Linux must share an interface, which needs AF_XDP")
+        }
+        "soak" if device == Device::Memif => {
+            Some("its clients are on Linux, and memif connects IX to IX only")
+        }
         "http" if !installed("haproxy") => Some("apt-get install haproxy"),
         "rates" if !root => Some("sharing an interface needs root"),
         _ => None,
@@ -127,7 +195,7 @@ fn command(name: &str, args: &AllArgs) -> String {
     flag("device", args.device.map(|device| device.name().to_owned()));
     flag("client", args.client.map(|client| client.name().to_owned()));
     let domains = args.domain.iter().map(|domain| domain.name()).collect::<Vec<_>>();
-    flag("domain", Some(domains.join(",")));
+    flag("domain", Some(domains.join(",")).filter(|domains| !domains.is_empty()));
     flag("seconds", args.seconds.map(|seconds| seconds.to_string()));
     flag("runs", args.runs.map(|runs| runs.to_string()));
     if args.quick {

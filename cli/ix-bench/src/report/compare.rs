@@ -84,9 +84,12 @@ pub fn overall(changes: &[Change]) -> Option<Spread> {
     spread(changes.iter().map(Change::ratio).filter(|ratio| ratio.is_finite()).collect())
 }
 
+/// Keys that make a point beside those of summaries: of sharing, rates, gate and soak.
+const OWN_KEYS: [&str; 5] = ["address", "flows", "limit_for", "what", "from_s"];
+
 /// Keys that make a point.
 fn keys() -> impl Iterator<Item = &'static str> {
-    series::POINT_KEYS.into_iter().chain(PATH_KEYS)
+    series::POINT_KEYS.into_iter().chain(PATH_KEYS).chain(OWN_KEYS)
 }
 
 fn is_same(a: &Row, b: &Row) -> bool {

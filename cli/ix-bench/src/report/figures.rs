@@ -63,7 +63,7 @@ const ACHIEVED: Figure = over_time(
     Linear,
 );
 
-const BENCHES: [Bench; 21] = [
+const BENCHES: [Bench; 25] = [
     Bench {
         name: "echo",
         what: "Messages of one size, echoed, over the number of connections.",
@@ -271,6 +271,29 @@ const BENCHES: [Bench; 21] = [
             &[("worst_error_percent", "")],
             Linear,
         )],
+    },
+    Bench {
+        name: "migration",
+        what: "Flow groups that move back and forth between threads under full load.",
+        figures: &[],
+    },
+    Bench {
+        name: "hostile",
+        what: "An honest client beside crowds of slow, half-open and closed peers.",
+        figures: &[],
+    },
+    Bench {
+        name: "gate",
+        what: "The cost of a crossing into the dataplane, and programs with and without the wall.",
+        figures: &[],
+    },
+    Bench {
+        name: "soak",
+        what: "A service with migrations, kills, link failures and restarts, part by part.",
+        figures: &[
+            figure("Throughput over time", ("from_s", Linear), RATE, Linear),
+            figure("Memory over time", ("from_s", Linear), &[("rss_mb", "")], Linear),
+        ],
     },
 ];
 

@@ -25,8 +25,8 @@ const QUANTITIES: [(&str, &str, bool); 12] = [
     ("cost of idleness", "idle_cpu_us_per_s", false),
 ];
 
-/// Keys of points of `ix bench loss`.
-pub const PATH_KEYS: [&str; 2] = ["loss_percent", "congestion"];
+/// Keys of points of `ix bench loss`, and the crowd of `ix bench hostile`.
+pub const PATH_KEYS: [&str; 3] = ["loss_percent", "congestion", "crowd"];
 
 /// Some ratios: the middle, the lowest and the highest.
 #[derive(Clone, Copy, Debug, PartialEq)]
