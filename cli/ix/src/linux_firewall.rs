@@ -7,12 +7,17 @@ use ix_sys::say;
 /// is IX's; with `ignored` a line says so.
 pub fn check(interface: &str, ignored: bool) -> Result<()> {
     let what = format!("cannot share the address of Linux on {interface}");
-    let chains = firewall_chains(interface).map_err(|e| Problem::new(&what, e));
-    let chains = match chains {
+    let chains = match firewall_chains(interface) {
         Ok(chains) if chains.is_empty() => return Ok(()),
         Ok(chains) => chains.join(", "),
         Err(_) if ignored => return Ok(()),
-        Err(problem) => return Err(problem.mend("--ignore-firewall, if Linux has no firewall")),
+        Err(e) if e.errno() == libc::EPERM => {
+            let why = "this needs root's rights over the network (CAP_NET_ADMIN)";
+            return Err(Problem::new(what, why).mend("run it as root"));
+        }
+        Err(e) => {
+            return Err(Problem::new(what, e).mend("--ignore-firewall, if Linux has no firewall"));
+        }
     };
     let why = format!(
         "Linux's firewall does not see packets of the program's ports, and has rules there: {chains}"

@@ -401,8 +401,11 @@ fn a_firewall_that_would_be_passed_by_is_named() {
     assert!(nft(&format!("add chain inet guard arrives {accepts}")));
     let forwards = "{ type filter hook forward priority 0; policy drop; }";
     assert!(nft(&format!("add chain inet guard passes {forwards}")));
+    for other in ["iifname eth7 drop", "iifname \"docker*\" drop", "iifname != ixs0 drop"] {
+        assert!(nft(&format!("add rule inet guard arrives {other}")), "{other}");
+    }
     run_echo(&net).terminate();
-    assert!(nft("add rule inet guard arrives tcp dport 9 drop"));
+    assert!(nft("add rule inet guard arrives iifname \"ixs*\" tcp dport 9 drop"));
     // A family's own.
     net.server.enable_ipv6("ixs0").expect("IPv6");
     net.server.add_address("ixs0", SERVICE_V6, 64).expect("an address");
