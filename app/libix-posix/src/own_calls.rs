@@ -3,7 +3,7 @@
 use crate::fds;
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
-use ix_abi::{OWN_CALLS_BYTES, OWN_SITES_MAX, OwnSite};
+use ix_abi::{OWN_CALLS_BYTES, OWN_SITES_MAX, OwnSite, REFUSED_BIND_AT, RefusedBind};
 use std::os::fd::RawFd;
 
 static PAGE: AtomicPtr<OwnSite> = AtomicPtr::new(null_mut());
@@ -46,4 +46,17 @@ pub fn sites() -> &'static [OwnSite] {
     }
     // SAFETY: mapped above, never unmapped, and all zero or counts at any time.
     unsafe { core::slice::from_raw_parts(page, OWN_SITES_MAX) }
+}
+
+/// The program was refused a port that it named, or with 0 has bound one: said at its end, if it
+/// never used IX.
+pub fn refuses(errno: i32, port: u16) {
+    let page = PAGE.load(Ordering::Acquire);
+    if page.is_null() {
+        return;
+    }
+    // SAFETY: behind the sites, in the same page, which is never unmapped; aligned as it.
+    let refused = unsafe { &*page.byte_add(REFUSED_BIND_AT).cast::<RefusedBind>() };
+    refused.port.store(port.into(), Ordering::Relaxed);
+    refused.errno.store(errno as u32, Ordering::Relaxed);
 }

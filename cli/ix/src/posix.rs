@@ -143,6 +143,22 @@ pub fn why_unused(how: Posix, program: &Path, settings: &Settings) -> Problem {
     Problem::new("this program never used IX", why).mend(mend)
 }
 
+/// What to say of a program that has ended and never used its dataplane, because it was refused the
+/// port that it named with this errno.
+pub fn why_refused(errno: i32, port: u16) -> Problem {
+    let (why, mend) = match errno {
+        libc::EACCES => (
+            "ports this low need a right that it does not have (EACCES)",
+            "give it a port above 1023, or run it as a user who has the right (--user root)",
+        ),
+        _ => (
+            "another socket has that port (EADDRINUSE)",
+            "`ss -lntup` says whose it is: stop that program, or give this one another port",
+        ),
+    };
+    Problem::new(format!("this program was refused port {port}"), why).mend(mend)
+}
+
 /// The dynamic loader ignores preloaded libraries when a program changes its user.
 fn refuse_other_identity(program: &Path) -> Result<()> {
     let Ok(metadata) = program.metadata() else { return Ok(()) };

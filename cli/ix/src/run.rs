@@ -223,6 +223,11 @@ pub fn main(args: &RunArgs) -> Result<u8> {
         say!("{name} crashed: {exit}{}", running.where_it_faulted(exit));
     }
     if cannot_use || !running.has_begun() {
+        let refused = running.refused_bind().filter(|_| !cannot_use);
+        let unused = match refused {
+            Some((errno, port)) => crate::posix::why_refused(errno, port),
+            None => unused,
+        };
         if args.require_ix {
             return Err(unused);
         }

@@ -30,7 +30,9 @@ pub use call::{Call, Congestion, Endpoint, SgArray, SourceList};
 pub use error_code::{CallError, DeadReason};
 pub use event::{DatagramNotes, Event, IcmpMessage, Revoke, RxData, SentNews, UnknownEvent};
 pub use flow_option::{FlowOption, MulticastOption};
-pub use own_calls::{OWN_CALLS_BYTES, OWN_SITES_MAX, OwnSite, SiteState};
+pub use own_calls::{
+    OWN_CALLS_BYTES, OWN_SITES_MAX, OwnSite, REFUSED_BIND_AT, RefusedBind, SiteState,
+};
 pub use starter::{STARTER_MAGIC, Starter};
 
 /// Version of all layouts and numbers here.

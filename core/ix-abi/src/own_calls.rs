@@ -28,6 +28,21 @@ pub struct OwnSite {
 
 const _: () = assert!(size_of::<OwnSite>() == 40);
 
+/// What Linux or IX has last refused the program, behind the sites.
+#[repr(C)]
+#[derive(Debug, Default)]
+pub struct RefusedBind {
+    /// The errno of `bind` or `listen`; 0: nothing, or the program has bound another port since.
+    pub errno: AtomicU32,
+    /// The port.
+    pub port: AtomicU32,
+}
+
+/// Where it is.
+pub const REFUSED_BIND_AT: usize = OWN_SITES_MAX * size_of::<OwnSite>();
+
+const _: () = assert!(REFUSED_BIND_AT + size_of::<RefusedBind>() <= OWN_CALLS_BYTES);
+
 macro_rules! states {
     ($($(#[$doc:meta])* $state:ident = $number:literal, $why:expr;)*) => {
         /// What became of a site that has trapped.

@@ -1,7 +1,7 @@
 //! Counts of system calls that a program makes by instructions of its own, from a page that
 //! all its processes have. The program can write there what it likes: it is read once, as a
 //! copy, and nothing follows from it but what is shown.
-use ix_abi::{OWN_CALLS_BYTES, OWN_SITES_MAX, OwnSite, SiteState};
+use ix_abi::{OWN_CALLS_BYTES, OWN_SITES_MAX, OwnSite, REFUSED_BIND_AT, RefusedBind, SiteState};
 use ix_proto::control::OwnCalls;
 use std::fs::File;
 use std::mem::offset_of;
@@ -29,6 +29,21 @@ impl OwnCallsPage {
         all.sort_unstable_by_key(|site| std::cmp::Reverse(calls(site)));
         all
     }
+
+    /// The errno and the port, if the program was refused one and has bound no other since.
+    pub fn refused_bind(&self) -> Option<(i32, u16)> {
+        let mut bytes = [0; size_of::<RefusedBind>()];
+        self.0.as_ref()?.read_exact_at(&mut bytes, REFUSED_BIND_AT as u64).ok()?;
+        let errno_at = offset_of!(RefusedBind, errno);
+        let errno = i32::try_from(short(&bytes, errno_at)).ok().filter(|errno| *errno > 0)?;
+        Some((errno, u16::try_from(short(&bytes, offset_of!(RefusedBind, port))).ok()?))
+    }
+}
+
+/// A number of four bytes.
+fn short(bytes: &[u8], at: usize) -> u32 {
+    let bytes = bytes.get(at..at + 4).and_then(|bytes| bytes.try_into().ok());
+    bytes.map_or(0, u32::from_le_bytes)
 }
 
 /// All calls of a site.
@@ -41,10 +56,7 @@ fn site(bytes: &[u8]) -> OwnCalls {
         let bytes = bytes.get(at..at + 8).and_then(|bytes| bytes.try_into().ok());
         bytes.map_or(0, u64::from_le_bytes)
     };
-    let short = |at: usize| {
-        let bytes = bytes.get(at..at + 4).and_then(|bytes| bytes.try_into().ok());
-        bytes.map_or(0, u32::from_le_bytes)
-    };
+    let short = |at: usize| short(bytes, at);
     OwnCalls {
         process: short(offset_of!(OwnSite, process)),
         address: long(offset_of!(OwnSite, address)),
@@ -88,5 +100,10 @@ mod tests {
         assert_eq!(all.iter().map(of).collect::<Vec<_>>(), [(8, 4, 100, None), (7, 5, 0, why)]);
         assert_eq!((all[0].address, all[0].number), (0x40_8c6c, 72));
         assert_eq!(OwnCallsPage::default().read(), []);
+        let refused = || OwnCallsPage::new(file.try_clone().expect("a copy")).refused_bind();
+        assert_eq!(refused(), None);
+        let bytes = [libc::EACCES.to_le_bytes(), 80i32.to_le_bytes()].concat();
+        file.write_all_at(&bytes, REFUSED_BIND_AT as u64).expect("written");
+        assert_eq!(refused(), Some((libc::EACCES, 80)));
     }
 }

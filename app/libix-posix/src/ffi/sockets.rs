@@ -1,7 +1,7 @@
 //! Calls that make sockets and connections.
 use super::{answer, fail};
 use crate::ops::{self, Instead, Outcome};
-use crate::{announce, cancel, fds, kept_numbers, low_ports, mem, real, sockopt};
+use crate::{announce, cancel, fds, kept_numbers, low_ports, mem, own_calls, real, sockopt};
 use libc::{AF_UNSPEC, c_int, c_void, sockaddr, socklen_t};
 use std::net::SocketAddr;
 
@@ -34,10 +34,25 @@ pub unsafe extern "C" fn bind(fd: c_int, address: *const sockaddr, len: socklen_
     };
     let bound =
         answer(fd, ops::bind(fd, at, on_linux).map(|()| 0), || on_linux() as isize) as c_int;
-    if bound == 0 && at.port() != 0 {
-        announce::binds(fd);
+    if at.port() != 0 {
+        match bound {
+            0 => {
+                own_calls::refuses(0, 0);
+                announce::binds(fd);
+            }
+            _ => is_refused(at.port()),
+        }
     }
     bound
+}
+
+/// The program was refused a port: notes why. Its errno stays.
+#[cold]
+fn is_refused(port: u16) {
+    let errno = real::errno();
+    if matches!(errno, libc::EACCES | libc::EADDRINUSE) {
+        own_calls::refuses(errno, port);
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -51,6 +66,13 @@ pub unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
     let listens = answer(fd, outcome, || on_linux() as isize) as c_int;
     if listens == 0 {
         announce::listens(fd);
+    } else {
+        let errno = real::errno();
+        if let Ok((at, _)) = ops::own_name(fd) {
+            real::set_errno(errno);
+            is_refused(at.port());
+        }
+        real::set_errno(errno);
     }
     listens
 }

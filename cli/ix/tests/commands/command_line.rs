@@ -315,6 +315,14 @@ fn a_program_that_never_used_ix_is_told() {
         assert_eq!(output.status.code(), Some(125), "{program:?}: {text}");
         assert!(text.lines().last().is_some_and(|line| line.contains(why)), "{program:?}: {text}");
     }
+    // What it was refused says more than that it was without sockets.
+    let twice = "import socket; a, b = socket.socket(), socket.socket(); a.bind(('', 7)); \
+                 b.bind(('', 7))";
+    let output = run(&["/usr/bin/python3", "-c", twice]);
+    let text = errors(&output);
+    let says =
+        text.contains("ix: this program was refused port 7: ") && text.contains("EADDRINUSE");
+    assert!(says && !text.contains("never used IX"), "{text}");
     let wildcard = "import socket; s = socket.socket(); s.bind(('', 7)); s.listen(); \
                     s.settimeout(0.1)\ntry: s.accept()\nexcept TimeoutError: pass";
     let output = run(&["--require-ix", "/usr/bin/python3", "-c", wildcard]);

@@ -369,6 +369,11 @@ impl Running {
         self.setup.is_none()
     }
 
+    /// The errno and the port, if the program was refused one and has bound no other since.
+    pub fn refused_bind(&self) -> Option<(i32, u16)> {
+        self.own_calls.refused_bind()
+    }
+
     /// Gives the interfaces back to Linux, when the program has ended.
     pub fn close_devices(&mut self) {
         self.devices.close();
