@@ -121,9 +121,13 @@ impl<B: RxBuf> Tcb<B> {
     /// waits for a round trip: it is also told when the window becomes three times as large.
     #[inline]
     pub(crate) fn window_update_due(&self, cfg: &Config) -> bool {
-        // A window that is that large cannot become three times as large.
-        let is_open = self.rcv_buf == 0 || self.rcv_wnd() > self.rcv_buf_bytes(cfg) / 3;
-        !(is_open && self.rcv_wnd() >= STALL_BYTES) && self.is_worth_an_update(cfg)
+        let wnd = self.rcv_wnd();
+        let is_open = match self.rcv_buf {
+            0 => wnd >= STALL_BYTES || wnd >= cfg.rcv_buf_first() / 2,
+            // A window that is that large cannot become three times as large.
+            _ => wnd >= STALL_BYTES && wnd > self.rcv_buf_bytes(cfg) / 3,
+        };
+        !is_open && self.is_worth_an_update(cfg)
     }
 
     fn is_worth_an_update(&self, cfg: &Config) -> bool {

@@ -150,6 +150,17 @@ pub(crate) fn further_bytes(cx: &Context, ports: &[Port], own: u32) -> u64 {
 mod tests {
     use super::*;
 
+    /// What a thousand flows are offered as they come, one after the other, is no more than there
+    /// are frames. A SYN-ACK offers 64 KB at most.
+    #[test]
+    fn no_more_is_offered_to_a_thousand_flows_than_there_is() {
+        const OWNED: usize = 16_384;
+        let offered = |flows| u32::from(first_share(OWNED, flows).min(45));
+        let all: u32 = (1..=1_000).map(offered).sum();
+        assert!(all < OWNED as u32, "{all}");
+        assert_eq!((offered(90), offered(100_000)), (45, 10));
+    }
+
     /// Peers send one after the other what they were offered at first. Each finds a frame.
     #[test]
     fn shares_leave_a_frame_for_each_flow() {
