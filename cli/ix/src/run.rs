@@ -149,6 +149,13 @@ pub fn main(args: &RunArgs) -> Result<u8> {
     match wall {
         Domain::None => {
             say!("domain none: the program can access the dataplane's memory");
+            let wanted = args.user.filter(|user| !matches!(user, ProgramUser::Number(0)));
+            if wanted.is_some() && process::is_root() {
+                say!(
+                    "--user does nothing with --domain none: the program runs as root, in the \
+                     process of its dataplane; leave --domain none out to have it run as that user"
+                );
+            }
         }
         Domain::Process => {
             let cpus = listed(&program_cpus);

@@ -117,7 +117,8 @@ fn run(test: &str, program: &[&str]) -> Option<std::process::Output> {
     let namespace = ix_testbed::Namespace::new().expect("namespace");
     let mut command = namespace.command(env!("CARGO_BIN_EXE_ix"), None);
     command
-        .args(["run", "--domain", "none", "--nic", "tap:ixt0", "--addr", "10.9.0.2/24", "--"])
+        .args(["run", "--domain", "none", "--user", "65534", "--nic", "tap:ixt0"])
+        .args(["--addr", "10.9.0.2/24", "--"])
         .args(program);
     Some(command.output().expect("the command starts"))
 }
@@ -136,6 +137,7 @@ fn the_programs_end_is_the_commands_end() {
         let said = errors(&output);
         assert_eq!(output.status.code(), Some(status), "{script}: {said}");
         assert!(said.contains("domain none"), "{said}");
+        assert!(said.contains("--user does nothing"), "{said}");
         assert_eq!(says.is_some_and(|text| said.contains(text)), says.is_some(), "{said}");
         assert!(says.is_some() || !said.contains("crashed"), "{said}");
     }
