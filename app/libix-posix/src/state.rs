@@ -15,7 +15,7 @@ use crate::socket::{Kind, Socket};
 use crate::stream::Phase;
 use crate::thrift::Thrift;
 use crate::uring::Ring;
-use crate::waiter::Wakeups;
+use crate::waiter::{Waiter, Wakeups};
 use ix_abi::Congestion;
 use libix::engine::Ending;
 use libix::raw::TxBuf;
@@ -266,8 +266,13 @@ impl Core {
 
     /// A socket has changed: notifies the threads that wait for any of these `EPOLL*` bits.
     pub fn notify(&mut self, id: Id, bits: i32) {
-        let Core { sockets, sets, wakeups, .. } = self;
+        let Core { sockets, sets, wakeups, elastic_count, .. } = self;
         let Some(socket) = sockets.get_mut(id) else { return };
+        if *elastic_count == 1 {
+            // The only driver is not among the waiters, and sleeps if another thread has made the
+            // change: a connection to the program's own address. In a cycle it comes out anyway.
+            wakeups.add(Waiter::Driver(0));
+        }
         let mut wake = |waiter| wakeups.add(waiter);
         socket.waiters.drain(..).for_each(&mut wake);
         for watch in &socket.watches {

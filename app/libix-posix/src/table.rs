@@ -26,7 +26,7 @@ pub const TABLE: &[Row] = &[
     (
         "connect",
         "loopback: Linux. The dataplane's own address: a listener of the same process, or the socket itself, without a packet. A network of the dataplane: IX. A network of a Linux interface, and link-local addresses of IPv6: Linux. Else IX if there is a gateway of that family. A socket of AF_INET6 also reaches IPv4 by mapped addresses",
-        "corners connecting, itself, no_ports, families; route.rs",
+        "corners connecting, itself, between_threads, no_ports, families; route.rs",
     ),
     ("connect (AF_UNSPEC)", "UDP: no peer any more. TCP: EOPNOTSUPP", "corners datagrams"),
     (

@@ -1611,6 +1611,7 @@ int main(int argc, char **argv)
         {"groups_v6", groups_v6, AF_INET6},
         {"handlers", handlers},
         {"outlived", outlived},       {"partly", partly},
+        {"between_threads", between_threads},
         {"families", families, AF_INET6}, {"dual", dual, AF_INET6},
         {"one_family", one_family, AF_INET6}, {"dual_datagrams", dual_datagrams, AF_INET6},
         {"packet_info_v6", packet_info_v6, AF_INET6}, {"fields_v6", fields_v6, AF_INET6},

@@ -438,3 +438,49 @@ static void many(void)
     SAY(recvmmsg(fd, many, 4, MSG_WAITFORONE, &long_));
     close(fd);
 }
+
+/* A thread that connects to the own address in a moment, reads a byte, and answers. */
+static void *connects_here(void *to)
+{
+    char byte = 0;
+    int fd = tcp();
+    sleep_ms(50);
+    if (!connect(fd, to, sizeof(struct inet)) && recv(fd, &byte, 1, 0) == 1) {
+        sleep_ms(50);
+        send(fd, "ab", 2, 0);
+    }
+    sleep_ms(50);
+    close(fd);
+    return NULL;
+}
+
+/* Another thread of the program is the peer. Whoever sleeps for it is woken, in each way to wait. */
+static void between_threads(void)
+{
+    struct epoll_event events[8], in = {EPOLLIN, {.u32 = 1}};
+    for (int way = 0; way < 3; way++) {
+        pthread_t thread;
+        struct timeval limit = {4, 0};
+        int l = listener(own_ip, 8), set = epoll_create1(0);
+        struct inet at = address(own_ip, port_of(l));
+        SAY(epoll_ctl(set, EPOLL_CTL_ADD, l, &in));
+        setsockopt(l, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+        long start = now_ms();
+        pthread_create(&thread, NULL, connects_here, &at);
+        if (way == 1)
+            SAY(soon(l, POLLIN));
+        if (way == 2)
+            EVENTS(3000);
+        int fd = accept(l, NULL, NULL);
+        SAY(fd >= 0);
+        SAY(send(fd, "x", 1, 0));
+        setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+        SAY(recv(fd, buffer, 10, 0));
+        SAY(recv(fd, buffer, 10, 0));
+        SAY(now_ms() - start < 2500);
+        pthread_join(thread, NULL);
+        close(fd);
+        close(l);
+        close(set);
+    }
+}
