@@ -26,8 +26,9 @@ const CMP_EQUAL: u32 = 0;
 const DATA_VALUE: u16 = 1;
 /// `iifname` and `oifname`.
 const NAMES_OF_INTERFACES: [u32; 2] = [6, 7];
-/// Space for a name (`IFNAMSIZ`); a shorter one is the start of names.
-const NAME_MAX: usize = 16;
+/// What may stand before the name of an interface in a rule that is about this interface alone: it
+/// only reads or counts.
+const READ_ONLY: [&str; 5] = ["meta", "payload", "bitwise", "ct", "counter"];
 const CHAIN_TABLE: u16 = 1;
 const CHAIN_NAME: u16 = 3;
 const CHAIN_HOOK: u16 = 4;
@@ -36,6 +37,8 @@ const CHAIN_RULES: u16 = 6;
 const HOOK_NUMBER: u16 = 1;
 const HOOK_DEVICE: u16 = 3;
 const HOOK_DEVICES: u16 = 4;
+/// Of several devices: a name, or since Linux 6.17 the start of names.
+const DEVICE_PREFIX: u16 = 2;
 /// Forwarded packets are not IX's.
 const FORWARD: u32 = 2;
 const DROP: u32 = 0;
@@ -103,11 +106,14 @@ fn chain(body: &[u8], interface: &str) -> Option<Chain> {
     if family != NETDEV && of(hook, HOOK_NUMBER).and_then(number) == Some(FORWARD) {
         return None;
     }
-    let one = of(hook, HOOK_DEVICE).into_iter();
-    let several = of(hook, HOOK_DEVICES).into_iter();
-    let several = several.flat_map(|all| attributes(all).map(|(_, v)| v));
-    let devices: Vec<String> = one.chain(several).map(text).collect();
-    if !devices.is_empty() && devices.iter().all(|device| device != interface) {
+    let one = of(hook, HOOK_DEVICE).map(|name| (HOOK_DEVICE, name));
+    let several = of(hook, HOOK_DEVICES).into_iter().flat_map(attributes);
+    let is_it = |(kind, name)| match kind {
+        DEVICE_PREFIX => interface.starts_with(&text(name)),
+        _ => text(name) == interface,
+    };
+    let mut devices = one.into_iter().chain(several).peekable();
+    if devices.peek().is_some() && !devices.any(is_it) {
         return None;
     }
     let drops = of(rest, CHAIN_POLICY).and_then(number) == Some(DROP);
@@ -133,18 +139,24 @@ fn rule(body: &[u8], interface: &str) -> Option<String> {
                 holds_name = to.or(holds_name.filter(|held| Some(*held) != of(META_TO)));
             }
             Some("cmp") if holds_name.is_some() && of(CMP_FROM) == holds_name => {
-                let value = of(CMP_DATA).and_then(|data| self::of(data, DATA_VALUE))?;
-                let same = match value.len() {
-                    0..NAME_MAX => interface.as_bytes().starts_with(value),
-                    _ => text(value) == interface,
+                let value = of(CMP_DATA).and_then(|data| self::of(data, DATA_VALUE));
+                let Some(value) = value else { break };
+                // A name ends with a zero (`nft` writes sixteen bytes, `iptables` one zero); without
+                // one it is the start of names.
+                let same = match value.contains(&0) {
+                    true => text(value) == interface,
+                    false => interface.as_bytes().starts_with(value),
                 };
                 let wants_same = of(CMP_HOW).and_then(number) == Some(CMP_EQUAL);
                 if same != wants_same {
                     return None;
                 }
             }
+            Some("cmp") => {}
             // Another value may be there after it.
-            _ => holds_name = None,
+            Some(other) if READ_ONLY.contains(&other) => holds_name = None,
+            // It may already say what becomes of the packet.
+            _ => break,
         }
     }
     name(header, rest, RULE_TABLE, RULE_CHAIN)
@@ -171,4 +183,74 @@ fn text(bytes: &[u8]) -> String {
 
 fn number(bytes: &[u8]) -> Option<u32> {
     bytes.try_into().ok().map(u32::from_be_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::netlink::messages;
+
+    /// A rule of `inet guard arrives`, of these expressions.
+    fn is_named(expressions: impl FnOnce(Message) -> Message) -> bool {
+        let body = Message::new(GOT_RULE, 0).put(&[1, 0, 0, 0]);
+        let named = body.text(RULE_TABLE, "guard").text(RULE_CHAIN, "arrives");
+        let bytes = named.nest(RULE_EXPRESSIONS, expressions).finish(1);
+        let (.., body) = messages(&bytes).next().expect("one message");
+        rule(body, "eth0").is_some_and(|chain| chain == "inet guard arrives")
+    }
+
+    fn plain(rule: Message, name: &str) -> Message {
+        rule.nest(1, |rule| rule.text(EXPRESSION_NAME, name))
+    }
+
+    /// `iifname VALUE`, or with `!=`.
+    fn comes_by(rule: Message, value: &[u8], how: u32) -> Message {
+        let word = |number: u32| number.to_be_bytes();
+        let rule = rule.nest(1, |rule| {
+            rule.text(EXPRESSION_NAME, "meta").nest(EXPRESSION_DATA, |meta| {
+                meta.attr(META_TO, &word(1)).attr(META_KEY, &word(NAMES_OF_INTERFACES[0]))
+            })
+        });
+        rule.nest(1, |rule| {
+            rule.text(EXPRESSION_NAME, "cmp").nest(EXPRESSION_DATA, |cmp| {
+                let cmp = cmp.attr(CMP_FROM, &word(1)).attr(CMP_HOW, &word(how));
+                cmp.nest(CMP_DATA, |data| data.attr(DATA_VALUE, value))
+            })
+        })
+    }
+
+    #[test]
+    fn a_rule_is_about_the_interface_unless_it_names_another() {
+        const DIFFERENT: u32 = 1;
+        let padded = |name: &str| [name.as_bytes(), &vec![0; 16 - name.len()]].concat();
+        // As `nft` and as `iptables` write a name, and the start of names.
+        let own = [padded("eth0"), b"eth0\0".to_vec(), b"eth".to_vec()];
+        let others = [padded("eth01"), b"eth\0".to_vec(), b"docker".to_vec(), padded("eth")];
+        for (names, are_own) in [(&own[..], true), (&others, false)] {
+            for name in names {
+                assert_eq!(is_named(|rule| comes_by(rule, name, CMP_EQUAL)), are_own, "{name:?}");
+                assert_eq!(is_named(|rule| comes_by(rule, name, DIFFERENT)), !are_own, "{name:?}");
+            }
+        }
+        assert!(is_named(|rule| plain(rule, "immediate")));
+        // What only reads may come first; a verdict holds for all interfaces.
+        let after = |first| is_named(|rule| comes_by(plain(rule, first), b"docker", CMP_EQUAL));
+        assert!(!after("payload") && after("lookup") && after("immediate"));
+    }
+
+    #[test]
+    fn a_chain_of_devices_is_theirs_alone() {
+        let is_named = |kind, name| {
+            let body = Message::new(GOT_CHAIN, 0).put(&[NETDEV, 0, 0, 0]);
+            let named = body.text(CHAIN_TABLE, "t").text(CHAIN_NAME, "c");
+            let hooked = named.nest(CHAIN_HOOK, |hook| {
+                hook.nest(HOOK_DEVICES, |all| all.text(1, "lo").text(kind, name))
+            });
+            let bytes = hooked.attr(CHAIN_POLICY, &DROP.to_be_bytes()).finish(1);
+            let (.., body) = messages(&bytes).next().expect("one message");
+            chain(body, "eth0").is_some_and(|chain| chain.name == "netdev t c" && chain.drops)
+        };
+        assert!(is_named(1, "eth0") && is_named(DEVICE_PREFIX, "eth"));
+        assert!(!is_named(1, "eth") && !is_named(DEVICE_PREFIX, "docker"));
+    }
 }

@@ -58,7 +58,7 @@ impl Message {
         self
     }
 
-    fn finish(mut self, sequence: u32) -> Vec<u8> {
+    pub(crate) fn finish(mut self, sequence: u32) -> Vec<u8> {
         let len = self.0.len() as u32;
         self.0[0..4].copy_from_slice(&len.to_ne_bytes());
         self.0[8..12].copy_from_slice(&sequence.to_ne_bytes());
