@@ -225,6 +225,22 @@ pub unsafe fn family(address: *const sockaddr, len: socklen_t) -> Option<i32> {
     Some(i32::from(unsafe { address.cast::<libc::sa_family_t>().read_unaligned() }))
 }
 
+/// Whether Linux would write an address there: EFAULT for impossible addresses, EINVAL for a length
+/// below zero.
+///
+/// # Safety
+/// If `len` is a possible address, it can be read.
+pub unsafe fn check_room(to: *const sockaddr, len: *const socklen_t) -> Result<(), i32> {
+    if !is_possible(to, 1) || !is_possible(len, size_of::<socklen_t>()) {
+        return Err(libc::EFAULT);
+    }
+    // SAFETY: the caller's promise.
+    match unsafe { len.read_unaligned() } > i32::MAX as socklen_t {
+        true => Err(libc::EINVAL),
+        false => Ok(()),
+    }
+}
+
 /// Writes an address as Linux does: as many bytes as there is room for, and its full length. With
 /// `ipv6` IPv4 addresses are mapped.
 ///

@@ -6,6 +6,7 @@ use crate::lock::{Guard, lock};
 use crate::mem::{self, Scatter};
 use crate::ops::{self, Instead, Outcome, socket_of};
 use crate::options::Stamps;
+use crate::route::Whose;
 use crate::slab::Id;
 use crate::socket::{Datagrams, Incoming, Kind, Socket, charged};
 use crate::state::Core;
@@ -333,7 +334,8 @@ fn take_datagram(
         }
     }
     let truncated = copied < len;
-    if udp.both {
+    // A sender that claims an address of another interface's network is no way there.
+    if udp.both && routes.connect(first.from.ip()) == Whose::Ix {
         linux_side.has_way(first.from.ip(), false);
     }
     let (address, is_v6) = (first.local, first.local.is_ipv6());

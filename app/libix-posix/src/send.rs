@@ -72,6 +72,9 @@ pub fn send_as(
                 Some(SocketAddr::V4(_)) => Family::V4,
                 None => return Err(libc::EDESTADDRREQ.into()),
             };
+            if flags & libc::MSG_OOB != 0 && family != Family::V6 {
+                return Err(libc::EOPNOTSUPP.into());
+            }
             let send_control = send_control(family)?;
             let datagram = Datagram {
                 to,

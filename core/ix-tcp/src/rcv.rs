@@ -20,10 +20,11 @@ impl<B: RxBuf> Tcb<B> {
         self.rcv_held_bufs
     }
 
-    /// Whether the peer has taken all that was sent to it, if it acknowledges this.
+    /// Whether this acknowledgement says for the first time that the peer has all that was sent to
+    /// it.
     #[inline]
-    pub fn has_taken_all(&self, ack: Seq) -> bool {
-        ack == self.snd_nxt
+    pub fn takes_all(&self, ack: Seq) -> bool {
+        ack == self.snd_nxt && ack != self.snd_una
     }
 
     /// Whether what comes next is appended to the buffer before it, if it fits.

@@ -128,12 +128,16 @@ pub unsafe extern "C" fn accept4(
     cancel::point(|| {
         // `accept` holds the lock while it asks Linux; `lowest` takes it afterwards.
         match ops::accept(fd, flags, as_it_comes) {
-            Ok((new, Some(_))) if !address.is_null() && !has_room(address, len) => {
-                // SAFETY: `close` demands no more; the program does not know the descriptor yet.
-                unsafe { super::descriptors::close(new) };
-                fail(libc::EFAULT) as c_int
-            }
             Ok((new, Some((peer, ipv6)))) => {
+                // SAFETY: the program's own length, which waits for this call.
+                let room = unsafe { mem::check_room(address, len) };
+                if let Err(errno) = room
+                    && !address.is_null()
+                {
+                    // SAFETY: `close` demands no more; the program does not know the descriptor yet.
+                    unsafe { super::descriptors::close(new) };
+                    return fail(errno) as c_int;
+                }
                 // SAFETY: the program has room for an address there, or passes null.
                 unsafe { mem::write_address(peer, ipv6, address, len) };
                 new
@@ -156,24 +160,19 @@ pub unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
     answer(fd, ops::shutdown(fd, how).map(|()| 0), on_linux) as c_int
 }
 
-/// Whether `to` and `len` are possible addresses.
-fn has_room(to: *const sockaddr, len: *const socklen_t) -> bool {
-    mem::is_possible(to, 1) && mem::is_possible(len, size_of::<socklen_t>())
-}
-
 /// # Safety
-/// As `mem::write_address`. Impossible addresses are EFAULT.
+/// As `mem::write_address`, but for what `mem::check_room` refuses.
 unsafe fn write_name(
     name: Outcome<(SocketAddr, bool)>,
     to: *mut sockaddr,
     len: *mut socklen_t,
 ) -> Outcome<isize> {
     let (at, ipv6) = name?;
-    if !has_room(to, len) {
-        return Err(libc::EFAULT.into());
-    }
     // SAFETY: the caller's promise.
-    unsafe { mem::write_address(at, ipv6, to, len) };
+    unsafe {
+        mem::check_room(to, len)?;
+        mem::write_address(at, ipv6, to, len);
+    }
     Ok(0)
 }
 

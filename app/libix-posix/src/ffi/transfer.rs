@@ -177,9 +177,12 @@ pub unsafe extern "C" fn recvfrom(
             unsafe { receive_plainly(fd, to, len, flags | more, (from, from_len)) }
         });
         if let Ok(Received { from: sender, ipv6, .. }) = received {
-            let has_room = is_possible(from, 1) && is_possible(from_len, size_of::<socklen_t>());
-            if !from.is_null() && !has_room {
-                return fail(libc::EFAULT);
+            // SAFETY: the program's own length, which waits for this call.
+            let room = unsafe { mem::check_room(from, from_len) };
+            if let Err(errno) = room
+                && !from.is_null()
+            {
+                return fail(errno);
             }
             // SAFETY: the program has room for an address there, or passes null.
             unsafe { write_sender(sender, ipv6, from, from_len) };
@@ -248,6 +251,9 @@ unsafe fn receive_message(fd: c_int, message: *mut msghdr, flags: c_int) -> ssiz
     }
     // SAFETY: a structure of the program's, which waits for this call.
     let header = unsafe { &mut *message };
+    if header.msg_namelen > i32::MAX as socklen_t {
+        return fail(libc::EINVAL);
+    }
     // SAFETY: the program passes an array of this many pieces.
     let pieces = match unsafe { mem::pieces(header.msg_iov, header.msg_iovlen, libc::EMSGSIZE) } {
         Ok(pieces) => pieces,

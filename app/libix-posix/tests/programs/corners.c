@@ -1187,9 +1187,18 @@ static void datagrams(void)
     SAY(sendto(fd, buffer, 0, 0, (struct sockaddr *)&got, sizeof got));
     SAY(tell("urecv"));
     SAY(sendto(fd, buffer, 70000, 0, (struct sockaddr *)&got, sizeof got));
+    /* A length below zero. */
+    len = -1;
+    SAY(getsockname(fd, (struct sockaddr *)&at, &len));
+    tell("usend 3");
+    SAY(recvfrom(fd, buffer, 10, 0, (struct sockaddr *)&at, &len));
+    message.msg_namelen = -1;
+    SAY(recvmsg(fd, &message, MSG_DONTWAIT));
     SAY(connect(fd, (struct sockaddr *)&got, sizeof got));
     SAY(send(fd, buffer, 7, 0));
     SAY(tell("urecv"));
+    if (SAY(send(fd, "x", 1, MSG_OOB)) == 1)
+        SAY(tell("urecv"));
     len = sizeof n;
     SAY(getsockopt(fd, IPPROTO_IP, IP_MTU, &n, &len));
     SAY(n);

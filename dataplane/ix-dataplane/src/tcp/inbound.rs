@@ -25,7 +25,7 @@ fn may_have_another(io: &Io, batch: &Batch, flow: &Flow, packet: &TcpPacket) -> 
         && payload.more == 0
         && socket.held.has_room(&io.cx.shared.memory, payload.len.into());
     let held = tcb.rcv_held_bufs();
-    let takes = held > 0 && tcb.has_taken_all(packet.header.ack);
+    let takes = held > 0 && tcb.takes_all(packet.header.ack);
     is_next && (fits || takes && !batch.must_drop_payload(true, held - 1))
 }
 
