@@ -2,7 +2,7 @@
 use crate::clock;
 use std::net::IpAddr;
 
-/// Peers whose way is known; of those that meet in one place the last.
+/// Size of the table of peers. Of two peers in one place the newer one stays.
 const PEERS: usize = 4096;
 /// How long a way is known, µs.
 const KNOWN_US: u64 = 1_000_000;

@@ -164,7 +164,7 @@ pub const TABLE: &[Row] = &[
     ),
     (
         "sendmsg and recvmsg with SCM_RIGHTS",
-        "behind the process wall a process of the same run that receives a socket of IX has it; one on its way lives as long as its sender. Elsewhere, and by sendmmsg, it is the unconnected Linux socket under the descriptor",
+        "behind the process wall a process of the same run that receives a socket of IX has it; one on its way outlives its sender by a second. Elsewhere, and by sendmmsg, it is the unconnected Linux socket under the descriptor",
         "sockets_of_several_processes_are_linuxs",
     ),
     (

@@ -17,7 +17,7 @@ const RUN_HELP: &str = "Runs PROGRAM with its own TCP/IP dataplane. An unmodifie
     ports are IX's, and all else stays Linux's. Without --nic too, the interface is that of Linux's \
     default route.\n\n\
     Examples:\n  \
-    ix run memcached -p 11211\n  \
+    ix run memcached -u nobody\n  \
     ix run --nic eth0 memcached -p 11211\n  \
     ix run --nic eth1 --addr 10.0.0.2/24 memcached -p 11211\n  \
     ix run --nic tap:ix0,queues=2 --addr 10.0.0.2/24 --cpus 2,3 ix-echo 64 --port 7\n  \

@@ -37,6 +37,9 @@ fn thousands(gate: Gate, control: bool) -> Result<String, String> {
         let children: Vec<i32> = (0..AT_A_TIME).map(|_| child(|| attach(gate))).collect();
         had += children.into_iter().filter(|child| wait_for(*child) == 0).count();
     }
+    if had == 0 {
+        return Ok("not one could attach, so this shows nothing".to_owned());
+    }
     goes_on(gate, format!("{ATTACHED} have asked, {had} have had one"))
 }
 
@@ -51,6 +54,9 @@ fn deaths(gate: Gate, control: bool) -> Result<String, String> {
         // SAFETY: a child that was not waited for.
         unsafe { libc::kill(child, libc::SIGKILL) };
         killed += usize::from(libc::WIFSIGNALED(wait_for(child)));
+    }
+    if killed == 0 {
+        return Ok("not one was killed on its way, so this shows nothing".to_owned());
     }
     goes_on(gate, format!("{killed} were killed on their way"))
 }
