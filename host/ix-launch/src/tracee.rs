@@ -99,8 +99,23 @@ impl Tracee {
         let dies = [libc::PR_SET_PDEATHSIG as u64, libc::SIGKILL as u64, 0, 0, 0, 0];
         self.syscall("prctl", libc::SYS_prctl, dies)?;
         self.forbid_tracing()?;
+        self.has_no_rights().map_err(system("setresuid"))?;
         self.user = Some((user, group));
         self.tell_user().map_err(system("/proc/PID/mem"))
+    }
+
+    /// An error if it has kept rights of root, as under `SECBIT_NO_SETUID_FIXUP`.
+    fn has_no_rights(&self) -> io::Result<()> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid))?;
+        let kept = |line: &str| {
+            let (name, rights) = line.split_once(':')?;
+            let is_of_them = matches!(name, "CapPrm" | "CapEff" | "CapAmb");
+            (is_of_them && u64::from_str_radix(rights.trim(), 16) != Ok(0)).then_some(())
+        };
+        match status.lines().find_map(kept) {
+            None => Ok(()),
+            Some(()) => Err(io::Error::from_raw_os_error(libc::EPERM)),
+        }
     }
 
     /// Writes who it is into the auxiliary vector on its stack.

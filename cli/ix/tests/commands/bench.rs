@@ -51,12 +51,28 @@ fn check(result: &Value, bench: &str, rate: &str) {
     }
 }
 
-/// Benchmarks of `ix bench all` that the two tests below run, and those that have tests of their
+/// Benchmarks of `ix bench all` that the three tests below run, and those that have tests of their
 /// own.
-const RUN_BELOW: [&[&str]; 2] =
-    [&["echo", "pingpong", "short", "connscaling", "batch"], &["churn", "bulk"]];
-const RUN_ALONE: [&str; 8] =
-    ["memcached", "memcached-udp", "kv-steps", "http", "udp-echo", "wakeup", "rates", "sharing"];
+const RUN_BELOW: [&[&str]; 3] = [
+    &["echo", "pingpong", "short", "connscaling", "batch"],
+    &["churn", "bulk"],
+    &["pareto", "dynamic", "gate", "migration"],
+];
+const RUN_ALONE: [&str; 13] = [
+    "memcached",
+    "memcached-udp",
+    "kv-steps",
+    "http",
+    "udp-echo",
+    "wakeup",
+    "rates",
+    "sharing",
+    "elastic",
+    "loss",
+    "fairness",
+    "hostile",
+    "soak",
+];
 
 /// `ix` with these arguments, when fewer than two benchmarks run: a third would leave none the time
 /// for an answer.
@@ -99,6 +115,18 @@ fn bulk_data_and_churn_are_measured() {
     let Some(folder) = all("bulk_data_and_churn_are_measured", RUN_BELOW[1]) else { return };
     check(&folder.read("churn"), "churn", "msgs_per_s");
     check(&folder.read("bulk"), "bulk", "mbit_per_s");
+}
+
+#[test]
+#[ignore = "long; .ci/run nightly"]
+fn models_walls_and_migrations_are_measured() {
+    let test = "models_walls_and_migrations_are_measured";
+    let Some(folder) = all(test, RUN_BELOW[2]) else { return };
+    for bench in RUN_BELOW[2] {
+        let result = folder.read(bench);
+        assert_eq!(result["bench"], *bench);
+        assert!(result["rows"].as_array().is_some_and(|rows| !rows.is_empty()), "{result}");
+    }
 }
 
 #[test]
