@@ -261,17 +261,20 @@ impl Attached {
     pub fn look_for_executed(&mut self) {
         let Some(to) = &self.to_dataplane else { return };
         for (number, process) in &self.processes {
-            let (was, is) = (self.executed.get(number), Executed::of(process));
-            if let (Some(was), Some(is)) = (was, is)
-                && *was != is
-                && !process.has_ended()
-            {
+            if self.has_executed(*number, process) && !process.has_ended() {
                 // Without room it is told the next time. To be told twice harms nobody: the number
                 // is nobody else's before the dataplane has said that it is free.
                 let message = ToImage::Executed { number: *number };
                 let _ = to.joins.try_send(&message.encode(), &[]);
             }
         }
+    }
+
+    /// Whether this process has executed another program since it got this number; `false` also
+    /// where that cannot be known.
+    fn has_executed(&self, number: usize, process: &Process) -> bool {
+        let was = self.executed.get(&number);
+        was.zip(Executed::of(process)).is_some_and(|(was, is)| *was != is)
     }
 
     /// The processes that have not ended.
@@ -316,7 +319,18 @@ impl Attached {
 
     /// Whether this process has a number already, and has not executed another program since.
     pub fn has(&self, process: &Process) -> bool {
-        self.processes.range(1..).any(|(_, other)| other.pid() == process.pid())
+        let mut its = self.processes.range(1..).filter(|(_, other)| other.pid() == process.pid());
+        its.any(|(number, _)| !self.has_executed(*number, process))
+    }
+
+    /// What the program left that this process executed before is not for the one that it executes
+    /// now: the dataplane may still send from it.
+    fn forget_executed(&mut self, process: &Process) {
+        let its = self.processes.iter().filter(|(_, other)| other.pid() == process.pid());
+        let before = its.filter(|(number, _)| self.has_executed(**number, process));
+        let before: Vec<usize> = before.map(|(number, _)| *number).collect();
+        let is_its = |left: &Left| left.process.pid() == process.pid();
+        self.left.retain(|left| !(is_its(left) && before.contains(&left.number)));
     }
 
     /// Numbers are given out from 1 on: that of the first process is nobody else's.
@@ -336,6 +350,7 @@ impl Attached {
         let follows = self.last_join.is_some_and(|last| last.elapsed() < SOON);
         self.wanted = if follows { PREPARED } else { 0 };
         self.last_join = Some(Instant::now());
+        self.forget_executed(&process);
         let legacy = self.legacy(&process)?;
         if legacy.is_none()
             && let Some(prepared) = self.take_prepared(&process)?
@@ -529,8 +544,8 @@ pub fn refuse(child: &Child, asker: u64, why: String) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::{BufRead, BufReader, Write};
-    use std::process::{Command, Stdio};
+    use std::io::{BufRead, BufReader, Lines, Write};
+    use std::process::{ChildStdout, Command, Stdio};
 
     /// A broker with a dataplane of one elastic thread; returns the dataplane's end of the channel.
     fn with_dataplane() -> (Attached, Channel) {
@@ -598,22 +613,72 @@ mod tests {
         assert_eq!((heard(&dataplane), attached.free_number()), (None, Some(1)));
     }
 
+    /// A process that executes another program when it is told to, and ends when told again.
+    struct Shell {
+        child: std::process::Child,
+        said: Lines<BufReader<ChildStdout>>,
+        process: Arc<Process>,
+    }
+
+    impl Shell {
+        fn new() -> Shell {
+            let mut command = Command::new("sh");
+            command.args(["-c", "echo one; read go; exec sh -c 'echo two; read go'"]);
+            let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+            let process = Process::open(child.id()).unwrap().into();
+            let mut said = BufReader::new(child.stdout.take().unwrap()).lines();
+            assert_eq!(said.next().unwrap().unwrap(), "one");
+            Shell { child, said, process }
+        }
+
+        fn go(&mut self) {
+            writeln!(self.child.stdin.as_mut().unwrap()).unwrap();
+        }
+
+        fn executes(&mut self) {
+            self.go();
+            assert_eq!(self.said.next().unwrap().unwrap(), "two");
+        }
+
+        fn ends(mut self) {
+            self.go();
+            self.child.wait().unwrap();
+        }
+    }
+
     #[test]
     fn a_program_that_is_executed_is_another_one() {
-        let mut command = Command::new("sh");
-        command.args(["-c", "echo one; read go; exec sh -c 'echo two; read go'"]);
-        let mut shell = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let process = Process::open(shell.id()).unwrap();
-        let mut said = BufReader::new(shell.stdout.take().unwrap()).lines();
-        assert_eq!(said.next().unwrap().unwrap(), "one");
+        let mut shell = Shell::new();
+        let process = shell.process.clone();
         let first = Executed::of(&process).expect("it runs");
         assert_eq!(Executed::of(&process), Some(first));
-        let mut go = shell.stdin.take().unwrap();
-        writeln!(go).unwrap();
-        assert_eq!(said.next().unwrap().unwrap(), "two");
+        shell.executes();
         assert_ne!(Executed::of(&process).expect("it runs"), first);
-        writeln!(go).unwrap();
-        shell.wait().unwrap();
+        shell.ends();
         assert_eq!(Executed::of(&process), None);
+    }
+
+    #[test]
+    fn a_program_that_is_executed_has_no_number_although_the_one_before_keeps_its_own() {
+        let (mut attached, dataplane) = with_dataplane();
+        let mut shell = Shell::new();
+        let process = shell.process.clone();
+        attached.attaches(1, process.clone());
+        attached.leaves((1, process.clone()), memory(), memory());
+        assert!(attached.has(&process));
+        assert!(attached.legacy(&process).expect("a descriptor").is_some());
+        shell.executes();
+        assert!(!attached.has(&process), "what the first program gave to send is not acknowledged");
+        attached.forget_executed(&process);
+        assert!(attached.legacy(&process).expect("nothing fails").is_none());
+        // Both numbers are known, and the dataplane hears only of the one that is over.
+        attached.attaches(2, process.clone());
+        assert!(attached.has(&process));
+        attached.look_for_executed();
+        assert_eq!(heard(&dataplane), Some(ToImage::Executed { number: 1 }));
+        assert_eq!(heard(&dataplane), None);
+        attached.part(1);
+        assert!(attached.has(&process));
+        shell.ends();
     }
 }

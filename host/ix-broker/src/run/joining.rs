@@ -68,8 +68,16 @@ impl Running {
     }
 
     /// Serves processes that have asked, in order: one shares the dataplane that runs, or gets
-    /// another one if nobody has one.
+    /// another one if nobody has one. Those whose number is not free yet wait behind all others.
     pub(super) fn begin_waiting(&mut self) -> Result<()> {
+        let mut later = Vec::new();
+        let served = self.serve_waiting(&mut later);
+        self.waiting.extend(later);
+        served
+    }
+
+    /// The part of [`Self::begin_waiting`] that may fail: adds those that wait behind the others.
+    fn serve_waiting(&mut self, later: &mut Vec<Asking>) -> Result<()> {
         while let Some(asking) = self.waiting.pop_front() {
             if asking.process.has_ended() {
                 continue;
@@ -82,6 +90,11 @@ impl Running {
             };
             let attached = apart.attached();
             let has_one = attached.has(&asking.process);
+            let may_wait = Instant::now() < asking.until || attached.is_joining();
+            if has_one && may_wait {
+                later.push(asking);
+                continue;
+            }
             if attached.may_join() && !has_one {
                 match attached.join(&self.child, asking.process.clone(), asking.asker) {
                     Ok(()) => {}
@@ -98,7 +111,7 @@ impl Running {
                         self.refuse(asking.asker, why);
                     }
                 }
-            } else if Instant::now() < asking.until || attached.is_joining() {
+            } else if may_wait {
                 self.waiting.push_front(asking);
                 return Ok(());
             } else {
