@@ -106,7 +106,8 @@ pub struct Attached {
     refused: u64,
     /// What the next processes that ask get at once.
     prepared: Vec<Prepared>,
-    /// Numbers of what was prepared and given back, until the dataplane has let go of them.
+    /// Numbers of what was prepared and given back, or could not be told of to its process, until
+    /// the dataplane has let go of them.
     given_back: BTreeSet<usize>,
     /// How many should be prepared: as many as have attached one soon after the other.
     wanted: usize,
@@ -456,15 +457,23 @@ impl Attached {
         let told = shared.tell_with(child, attach, [rx.as_fd(), arena.as_fd(), read.as_fd()]);
         self.attaches(number, process.clone());
         if let Err(why) = told {
-            self.cannot_share(child, asker, &why);
+            self.cannot_share(child, number, (asker, &why));
         } else {
             self.leaves((number, process), arena, shared.read);
         }
     }
 
     /// Its bells close now, so the dataplane lets go of it.
-    fn cannot_share(&mut self, child: &Child, asker: u64, why: &io::Error) {
+    fn cannot_share(&mut self, child: &Child, number: usize, (asker, why): (u64, &io::Error)) {
+        self.take_back(number);
         self.refuse(child, asker, format!("cannot share memory with it: {why}"));
+    }
+
+    /// The process that got this number has not heard of it, and may ask again.
+    fn take_back(&mut self, number: usize) {
+        self.processes.remove(&number);
+        self.executed.remove(&number);
+        self.given_back.insert(number);
     }
 
     /// Reads what the dataplane says about processes, and tells the one that it has mapped.
@@ -514,7 +523,7 @@ impl Attached {
         });
         match told {
             Ok(()) => self.leaves((number, process), arena, shared.read),
-            Err(why) => self.cannot_share(child, asker, &why),
+            Err(why) => self.cannot_share(child, number, (asker, &why)),
         }
     }
 
@@ -611,6 +620,19 @@ mod tests {
         attached.given_back.remove(&1);
         attached.give_back();
         assert_eq!((heard(&dataplane), attached.free_number()), (None, Some(1)));
+    }
+
+    #[test]
+    fn a_process_that_could_not_be_told_of_its_number_has_none() {
+        let (mut attached, dataplane) = with_dataplane();
+        let own = Arc::new(Process::open(std::process::id()).expect("this process"));
+        attached.attaches(1, own.clone());
+        assert!(attached.has(&own));
+        attached.take_back(1);
+        assert!(!attached.has(&own), "it may ask again");
+        assert_eq!(attached.free_number(), Some(2), "the dataplane has it");
+        attached.give_back();
+        assert_eq!(heard(&dataplane), Some(ToImage::Executed { number: 1 }));
     }
 
     /// A process that executes another program when it is told to, and ends when told again.
