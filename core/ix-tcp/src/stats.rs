@@ -113,6 +113,9 @@ counters! {
     /// Connections reset because receive buffers had run out, of which they held some, while their
     /// peers took nothing (RFC 6429).
     ResetForBuffers = "reset_for_buffers",
+    /// Connections of processes that have ended, reset because few numbers of processes were free,
+    /// while their peers took nothing (RFC 6429).
+    ResetForNumbers = "reset_for_numbers",
 }
 
 /// One number for each [`TcpCounter`].

@@ -19,7 +19,7 @@ const SYN_AGAIN_US: u64 = 2_000;
 /// How long an idle connection keeps memory that it does not need any more.
 pub(crate) const IDLE_US: u64 = 1_000_000;
 
-/// Where buffers are short, a peer may take nothing for so long.
+/// Where buffers or numbers of processes are short, a peer may take nothing for so long.
 const IN_VAIN_US: u64 = 1_000_000;
 
 impl<B: RxBuf> Tcb<B> {
@@ -334,13 +334,19 @@ impl<B: RxBuf> Tcb<B> {
         self.rare_mut().must_progress = true;
     }
 
-    /// Buffers that the application has of this connection and cannot return soon, because the peer
-    /// has taken nothing of what is sent for a second and more, though asked again: it is gone, or
-    /// keeps its window closed. Its connection may be reset where buffers are short (RFC 6429).
-    pub fn buffers_in_vain(&self, now_us: u64) -> u16 {
+    /// Whether the peer has taken nothing of what is sent for a second and more, though asked
+    /// again: it is gone, or keeps its window closed. Where something is short that only
+    /// acknowledgements free, the connection may be reset (RFC 6429).
+    pub fn is_in_vain(&self, now_us: u64) -> bool {
         let since_us = self.loss.as_ref().map_or(0, |loss| loss.unanswered_since_us);
         let in_vain = since_us != 0 && now_us >= since_us.saturating_add(IN_VAIN_US);
-        if in_vain && self.state.synchronized() { self.rcv_held_bufs } else { 0 }
+        in_vain && self.state.synchronized()
+    }
+
+    /// Buffers that the application has of this connection and cannot return soon, because it
+    /// [is in vain](Self::is_in_vain).
+    pub fn buffers_in_vain(&self, now_us: u64) -> u16 {
+        if self.is_in_vain(now_us) { self.rcv_held_bufs } else { 0 }
     }
 
     /// To be called when the peer has opened its closed window, which proves that it is there.

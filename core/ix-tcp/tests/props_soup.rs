@@ -393,7 +393,7 @@ fn the_soup_reaches_the_rare_paths() {
     // No random packet is marked.
     let marks = [TcpCounter::CeReceived, TcpCounter::EcnReductions, TcpCounter::EcnMangled];
     // Memory is the dataplane's, which resets those that hold it.
-    let elsewhere = [TcpCounter::ResetForBuffers];
+    let elsewhere = [TcpCounter::ResetForBuffers, TcpCounter::ResetForNumbers];
     let missed: Vec<_> = TcpCounter::ALL
         .iter()
         .filter(|counter| totals[counter.index()] == 0)

@@ -1242,3 +1242,82 @@ fn what_many_connections_of_a_process_leave_is_looked_at_a_few_at_a_time() {
     let due_us = two.rig.threads[0].elastic.next_deadline_us();
     assert!(due_us.is_none_or(|due_us| due_us > two.now_us + LOOK_US), "{due_us:?}");
 }
+
+impl Two {
+    /// Whether there is a RST among what was sent.
+    fn has_reset(&mut self) -> bool {
+        let mut is_reset = false;
+        while let Some(frame) = self.device.next_sent() {
+            if let Ok(Parsed::Tcp(packet)) = ix_wire::parse(&frame, RxChecks::default()) {
+                is_reset |= packet.header.flags.contains(TcpFlags::RST);
+            }
+        }
+        is_reset
+    }
+}
+
+/// Whoever keeps windows closed could keep the number of each process that served him.
+#[test]
+fn where_numbers_are_short_a_dead_process_whose_peer_takes_nothing_loses_its_connection() {
+    const STEP_US: u64 = 50_000;
+    let mut two = Two::new();
+    two.listen(1);
+    let base = two.rig.shared.memory.arena().0 as u64;
+    let words = [(base + 4096).to_ne_bytes(), 4u64.to_ne_bytes()].concat();
+    two.arena.write_all_at(&words, 0).unwrap();
+    let sg = SgArray { addr: base, entries: 1 };
+    let (_, handle) = two.connection(1000, 1);
+    assert_eq!(two.run(1, &[Call::SendV { handle, sg, fin: false, done: 0 }]).0, [4]);
+    let reset_in = |two: &mut Two, us: u64| {
+        let end_us = two.now_us + us;
+        let mut is_reset = false;
+        while two.now_us < end_us {
+            two.now_us += STEP_US;
+            let wanted = two.rig.shared.mourning.is_any_wanted();
+            two.rig.shared.mourning.want(if wanted { 1 << 1 } else { 0 });
+            two.turn();
+            is_reset |= two.has_reset();
+        }
+        is_reset
+    };
+    two.rig.threads[0].elastic.end_process(1, two.now_us);
+    assert!(!reset_in(&mut two, 3_000_000), "there are numbers enough");
+    assert!(!two.rig.shared.mourning.is_over(1));
+    two.rig.shared.mourning.want(1 << 1);
+    assert!(reset_in(&mut two, 500_000));
+    assert!(two.rig.shared.mourning.is_over(1));
+}
+
+#[test]
+fn where_numbers_are_short_a_peer_that_takes_what_it_is_sent_is_not_reset() {
+    let mut two = Two::new();
+    two.listen(1);
+    let base = two.rig.shared.memory.arena().0 as u64;
+    let words = [(base + 4096).to_ne_bytes(), 40u64.to_ne_bytes()].concat();
+    two.arena.write_all_at(&words, 0).unwrap();
+    let sg = SgArray { addr: base, entries: 1 };
+    let (mut peer, handle) = two.connection(1000, 1);
+    assert_eq!(two.run(1, &[Call::SendV { handle, sg, fin: false, done: 0 }]).0, [40]);
+    two.rig.threads[0].elastic.end_process(1, two.now_us);
+    // A byte each 0.7 s, by a peer that is slow.
+    for _ in 0..39 {
+        for _ in 0..7 {
+            two.now_us += 100_000;
+            two.rig.shared.mourning.want(1 << 1);
+            two.turn();
+        }
+        peer.ack += 1;
+        two.deliver(&mut peer, TcpFlags::ACK, &[]);
+        two.turn();
+        assert!(!two.has_reset());
+        assert!(!two.rig.shared.mourning.is_over(1));
+    }
+    // The last byte and FIN.
+    peer.ack += 2;
+    two.deliver(&mut peer, TcpFlags::ACK, &[]);
+    for _ in 0..3 {
+        two.now_us += 100_000;
+        two.turn();
+    }
+    assert!(two.rig.shared.mourning.is_over(1));
+}

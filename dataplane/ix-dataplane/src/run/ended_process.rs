@@ -10,10 +10,12 @@ use crate::flows::handle::FlowId;
 use crate::flows::walk::LOOKS_MAX;
 use crate::run::winding_up::WoundUp;
 use crate::shared::mourning::{Stage, Still};
+use crate::tcp::connections::End;
 use crate::udp;
 use ix_mem::PacketMemory;
 use ix_proto::GroupSet;
 use ix_proto::crossing::AttachmentId;
+use ix_tcp::TcpCounter;
 
 /// The receive frames that this flow still sends from, if it sends anything that process `number`
 /// has given it.
@@ -41,6 +43,12 @@ fn still_of(memory: &PacketMemory, flows: &mut Flows, number: AttachmentId, hand
     let flow = flows.get(id);
     let frames = flow.and_then(|flow| still_sent(memory, &flow.socket, number));
     frames.map_or(Still::Nothing, Still::Sends)
+}
+
+/// Whether the peer of this flow, which no process has any more, takes nothing.
+fn is_in_vain(flows: &mut Flows, handle: u64, now_us: u64) -> bool {
+    let flow = flows.get(FlowId::from_handle(handle));
+    flow.is_some_and(|flow| flow.socket.holder == Holder::Orphan && flow.tcb.is_in_vain(now_us))
 }
 
 impl ElasticThread {
@@ -188,6 +196,21 @@ impl ElasticThread {
         }
     }
 
+    /// Numbers of processes are short, and these flows of ended ones send in vain: resets them, or
+    /// their peers could keep every process that comes from the dataplane (RFC 6429).
+    fn reset_in_vain(&mut self, flows: &[u64]) {
+        if flows.is_empty() {
+            return;
+        }
+        for handle in flows {
+            self.io.cx.metrics.count_tcp(TcpCounter::ResetForNumbers);
+            let id = FlowId::from_handle(*handle);
+            self.tcp.end(&mut self.io, &mut self.flows, id, End::Abort);
+        }
+        self.changes += 1;
+        self.flush_touched();
+    }
+
     /// Looks which flows still send what processes have given them that have ended, and frees the
     /// frames of these that are no longer sent: some of them, each time. Returns whether others are
     /// to be looked at soon.
@@ -207,10 +230,17 @@ impl ElasticThread {
         let mourning = &shared.mourning;
         let mut stage = self.review.stage((self.changes, mourning.changes()));
         if let Stage::Flows(from) = stage {
-            let flows = &mut self.flows;
-            let still = |number, flow| still_of(&shared.memory, flows, number, flow);
+            let (flows, now_us) = (&mut self.flows, self.io.cx.now_us);
+            let mut in_vain = Vec::new();
+            let still = |number, flow| {
+                let still = still_of(&shared.memory, flows, number, flow);
+                let sends = matches!(still, Still::Sends(_)) && mourning.is_wanted(number);
+                in_vain.extend((sends && is_in_vain(flows, flow, now_us)).then_some(flow));
+                still
+            };
             let next = mourning.review(from, LOOKS_MAX, still);
             stage = next.map_or(Stage::Frames(estates), Stage::Flows);
+            self.reset_in_vain(&in_vain);
         }
         if let Stage::Frames(left) = stage {
             let looks = left.min(LOOKS_MAX);

@@ -4,6 +4,7 @@
 //! thread looks at it when its version has changed, and does its part. What a process shares is
 //! unmapped when the last thread has let go of it.
 use crate::calls::CallArray;
+use crate::clock::monotonic_ns;
 use crate::cycle::ElasticThread;
 use crate::events::EventWriter;
 use crate::run::boot::{BootError, Dataplane};
@@ -42,6 +43,8 @@ pub(crate) struct Entry {
     pub shift: u64,
     /// It has ended.
     pub has_ended: bool,
+    /// When that became known.
+    ended_us: u64,
     /// Elastic threads that know it.
     pub begun_by: Vec<bool>,
     /// Which one it is of those that have had this number.
@@ -70,7 +73,7 @@ impl Entry {
         threads: usize,
     ) -> Entry {
         let (begun_by, shares) = (vec![false; threads], Arc::new(shares));
-        Entry { number, shares, shift, has_ended: false, begun_by, life }
+        Entry { number, shares, shift, has_ended: false, ended_us: 0, begun_by, life }
     }
 }
 
@@ -81,6 +84,20 @@ pub(crate) struct Roster {
     /// An elastic thread has done its part.
     looked: Condvar,
     version: AtomicU64,
+    /// Since when numbers are wanted of which none has come back; 0: none is wanted.
+    wanted_us: AtomicU64,
+}
+
+/// So many numbers are to be free. The broker leaves as many when it has attachments prepared.
+const NUMBERS_LEFT: usize = 8;
+/// A process that has ended keeps its number for so long, however few are free: no peer has taken
+/// nothing for a second before.
+const AT_ONCE_US: u64 = 1_000_000;
+/// If no number comes back for so long, that of the next process is wanted, too.
+const NEXT_US: u64 = 250_000;
+
+fn now_us() -> u64 {
+    monotonic_ns() / 1000
 }
 
 /// Why a process cannot attach.
@@ -119,6 +136,30 @@ impl Roster {
     /// An elastic thread has done its part.
     pub fn has_looked(&self) {
         self.looked.notify_all();
+    }
+
+    /// Numbers, by bits, of ended processes that are wanted back because few are free where so many
+    /// are `taken`: of those that ended longest ago, as many as are missing, and one more each time
+    /// that they have not come back for [`NEXT_US`]. `ended` says when each of them has ended.
+    fn wanted(&self, taken: usize, mut ended: Vec<(u64, AttachmentId)>, now_us: u64) -> u64 {
+        let missing = (taken + NUMBERS_LEFT).saturating_sub(ATTACHMENTS_MAX);
+        ended.retain(|(ended_us, _)| now_us >= ended_us + AT_ONCE_US);
+        if missing == 0 || ended.is_empty() {
+            self.came_back();
+            return 0;
+        }
+        let since =
+            self.wanted_us.compare_exchange(0, now_us, Ordering::Relaxed, Ordering::Relaxed);
+        let waited_us = now_us.saturating_sub(since.err().unwrap_or(now_us));
+        let more = (waited_us / NEXT_US) as usize;
+        ended.sort_unstable();
+        let oldest = ended.into_iter().take(missing.saturating_add(more));
+        oldest.fold(0, |bits, (_, number)| bits | 1 << number)
+    }
+
+    /// Numbers that were wanted are free, or none is wanted.
+    fn came_back(&self) {
+        self.wanted_us.store(0, Ordering::Relaxed);
     }
 
     /// Waits until all elastic threads know a process.
@@ -192,7 +233,9 @@ impl Dataplane {
     pub fn detach(&self, number: usize) -> usize {
         let mut entries = self.roster.lock();
         let of_it = entries.iter_mut().filter(|entry| usize::from(entry.number) == number);
-        of_it.for_each(|entry| entry.has_ended = true);
+        for entry in of_it {
+            (entry.has_ended, entry.ended_us) = (true, now_us());
+        }
         let living = entries.iter().filter(|entry| !entry.has_ended).count();
         drop(entries);
         self.roster.changed();
@@ -215,6 +258,17 @@ impl Dataplane {
                 0 => self.shared.memory.empty_arena(),
                 _ => self.shared.memory.remove_arena(number - 1),
             }
+        }
+        if !gone.is_empty() {
+            self.roster.came_back();
+        }
+        let ended = entries.iter().filter(|entry| entry.has_ended);
+        let ended = ended.map(|entry| (entry.ended_us, entry.number)).collect();
+        let wanted = self.roster.wanted(entries.len(), ended, now_us());
+        drop(entries);
+        if wanted != 0 || self.shared.mourning.is_any_wanted() {
+            self.shared.mourning.want(wanted);
+            self.call_all();
         }
         gone
     }
@@ -258,5 +312,26 @@ impl ElasticThread {
     /// Number of events in the array of this process.
     pub fn events_for(&self, number: AttachmentId) -> usize {
         self.io.cx.attached[number].events.count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_numbers_are_short_those_of_the_oldest_dead_are_wanted() {
+        let roster = Roster::default();
+        let ended = || vec![(3_000_000, 7), (1_000_000, 9), (2_000_000, 5)];
+        let full = ATTACHMENTS_MAX - NUMBERS_LEFT;
+        assert_eq!(roster.wanted(full, ended(), 9_000_000), 0, "enough are free");
+        assert_eq!(roster.wanted(full + 2, ended(), 2_500_000), 1 << 9, "it has just ended");
+        assert_eq!(roster.wanted(full + 1, ended(), 2_500_000 + NEXT_US - 1), 1 << 9);
+        assert_eq!(roster.wanted(full + 1, ended(), 9_000_000), 1 << 9 | 1 << 5 | 1 << 7);
+        roster.came_back();
+        assert_eq!(roster.wanted(full + 1, ended(), 9_000_000), 1 << 9);
+        assert_eq!(roster.wanted(full + 1, ended(), 9_000_000 + NEXT_US), 1 << 9 | 1 << 5);
+        // All of them live.
+        assert_eq!(roster.wanted(ATTACHMENTS_MAX, Vec::new(), 9_000_000 + NEXT_US), 0);
     }
 }

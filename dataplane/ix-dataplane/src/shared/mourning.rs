@@ -72,6 +72,8 @@ pub struct Mourning {
     count: AtomicUsize,
     /// Bits of processes whose flows an elastic thread has closed, until nothing is left of them.
     ended: AtomicU64,
+    /// Bits of those whose numbers are wanted back.
+    wanted: AtomicU64,
     threads: usize,
     /// Number of flow groups on their way between elastic threads.
     ships: AtomicUsize,
@@ -103,6 +105,7 @@ impl Mourning {
             changes: AtomicU64::new(0),
             count: AtomicUsize::new(0),
             ended: AtomicU64::new(0),
+            wanted: AtomicU64::new(0),
             threads,
             ships: AtomicUsize::new(0),
         }
@@ -172,6 +175,27 @@ impl Mourning {
         let mut mourned = self.lock(number);
         mourned.closed_by = 0;
         self.ended.fetch_and(!(1 << number), Ordering::SeqCst);
+        self.wanted.fetch_and(!(1 << number), Ordering::SeqCst);
+    }
+
+    /// The numbers of these processes, by bits, are wanted back: their flows whose peers take
+    /// nothing may be reset.
+    pub fn want(&self, numbers: u64) {
+        let before = self.wanted.swap(numbers, Ordering::SeqCst);
+        if before | numbers != 0 {
+            // All elastic threads look at flows again: time has passed for their peers.
+            self.changes.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Whether any number is wanted back.
+    pub fn is_any_wanted(&self) -> bool {
+        self.wanted.load(Ordering::SeqCst) != 0
+    }
+
+    /// Whether the number of this process is wanted back.
+    pub fn is_wanted(&self, number: AttachmentId) -> bool {
+        self.wanted.load(Ordering::SeqCst) >> number & 1 != 0
     }
 
     /// Looks at flows again, at most at so many, from this one on: `still` gets the process and the
