@@ -141,7 +141,7 @@ fn rule(body: &[u8], interface: &str) -> Option<String> {
             Some("cmp") if holds_name.is_some() && of(CMP_FROM) == holds_name => {
                 let value = of(CMP_DATA).and_then(|data| self::of(data, DATA_VALUE));
                 let Some(value) = value else { break };
-                // A name ends with a zero (`nft` writes sixteen bytes, `iptables` one zero); without
+                // A name ends with zeros (`nft` writes sixteen bytes) or one (`iptables`); without
                 // one it is the start of names.
                 let same = match value.contains(&0) {
                     true => text(value) == interface,

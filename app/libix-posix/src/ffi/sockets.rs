@@ -134,7 +134,7 @@ pub unsafe extern "C" fn accept4(
                 if let Err(errno) = room
                     && !address.is_null()
                 {
-                    // SAFETY: `close` demands no more; the program does not know the descriptor yet.
+                    // SAFETY: `close` demands no more; the program does not know it yet.
                     unsafe { super::descriptors::close(new) };
                     return fail(errno) as c_int;
                 }
