@@ -21,8 +21,8 @@ pub fn prepare(fd: RawFd, port: u16) -> Result<(), c_int> {
     low_ports::keep_from_network(fd, port)
 }
 
-/// Linux gives the socket under a UDP socket no broadcast, and datagrams of those groups alone that
-/// it is in. Where IX has an address of its own, Linux is another host on the link, and what that
+/// The Linux socket under a UDP socket gets no broadcasts, and multicast only of groups that it has
+/// joined. Where IX has an address of its own, Linux is another host on the link, and what that
 /// hears beside is not the program's.
 pub fn hears_its_own(fd: RawFd, ipv6: bool) {
     /// Of linux/in6.h.

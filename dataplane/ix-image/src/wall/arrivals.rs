@@ -13,7 +13,7 @@ static COMING: AtomicBool = AtomicBool::new(false);
 
 /// How often the calls in progress are checked, at least, before this is put off.
 const LOOKS: usize = 100;
-/// Number of tries after which the wait doubles, while each is put off.
+/// The wait doubles after this many refusals.
 const TRIES: u32 = 4;
 /// Number of doublings, from one millisecond on.
 const DOUBLINGS: u32 = 8;
