@@ -1,5 +1,5 @@
 //! The `epoll` calls: IX's descriptors and Linux's in the same set.
-use crate::epoll_set::{self, NESTED_MAX, ReportedBy, Set, WRITABLE};
+use crate::epoll_set::{self, NESTED_MAX, ReportedBy, Set};
 use crate::fds::{self, Entry};
 use crate::lock::{Guard, lock};
 use crate::ops::{self, Instead, Outcome, socket_of};
@@ -77,13 +77,11 @@ pub fn control(
         _ => ReportedBy::Ours,
     };
     let (real_set, is_udp) = (set.real, matches!(socket.kind, Kind::Datagrams(_)));
-    // Linux's side of a UDP socket can always send; IX says when the program can.
     let on_linux = || {
         if !is_udp {
             return on_linux();
         }
-        let mut event =
-            event.map(|event| epoll_event { events: event.events & !WRITABLE, ..event });
+        let mut event = event.map(epoll_set::but_sending);
         epoll_set::quietly(real_set, op, fd, event.as_mut())
     };
     let key = Key { fd, file: File::Socket(id) };

@@ -15,8 +15,14 @@ use std::os::fd::RawFd;
 const MODES: u32 =
     EPOLLET as u32 | EPOLLONESHOT as u32 | libc::EPOLLWAKEUP as u32 | libc::EPOLLEXCLUSIVE as u32;
 
-/// What a socket that can send is.
+/// What a socket that can send is; `poll` has the same bits.
 pub const WRITABLE: u32 = libc::EPOLLOUT as u32 | libc::EPOLLWRNORM as u32;
+
+/// What Linux is asked of a UDP socket that IX has too. Its side can always send; IX says when the
+/// program can.
+pub fn but_sending(event: epoll_event) -> epoll_event {
+    epoll_event { events: event.events & !WRITABLE, ..event }
+}
 
 /// `epoll_ctl` for the real set by the system call itself.
 pub fn quietly(real: RawFd, op: i32, fd: RawFd, event: Option<&mut epoll_event>) -> i32 {
@@ -275,11 +281,10 @@ impl Set {
         }
     }
 
-    /// What the real set is to report of an entry of both sides that sends: it is always writable
-    /// on Linux.
+    /// What the real set is to report of a UDP socket of both sides.
     pub fn on_linux(&self, key: Key) -> Option<epoll_event> {
         let item = self.items.get(&key).filter(|item| item.reported_by == ReportedBy::Both)?;
-        Some(epoll_event { events: item.events & !WRITABLE, u64: item.data })
+        Some(but_sending(epoll_event { events: item.events, u64: item.data }))
     }
 
     /// Adds an entry. Returns false if it is there already.

@@ -14,7 +14,7 @@ use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
 /// What a socket that can send is.
-const WRITABLE: i16 = libc::POLLOUT | libc::POLLWRNORM;
+const WRITABLE: i16 = crate::epoll_set::WRITABLE as i16;
 /// Time between looks at Linux's descriptors that nothing can watch.
 const UNWATCHED: Duration = Duration::from_millis(10);
 

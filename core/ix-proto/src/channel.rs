@@ -237,7 +237,7 @@ pub enum ToImage {
         number: usize,
     },
     /// The process of this number has executed another program: it has ended for the dataplane,
-    /// also if others still have copies of its bells. Or nobody needs any more what was prepared
+    /// also if others still have copies of its bells. Or the broker gives back what it had prepared
     /// with this number. Answered by [`FromImage::Parted`].
     Executed {
         /// Its number.

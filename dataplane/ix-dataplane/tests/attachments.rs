@@ -318,7 +318,7 @@ fn datagrams_and_timers_wait_for_their_process() {
 }
 
 /// Each of them would get another one where none is named, and what the port is claimed for would
-/// be nobody's.
+/// belong to no socket.
 #[test]
 fn processes_share_a_port_that_they_name_and_an_address_that_is_theirs() {
     let mut two = Two::new();
@@ -1208,10 +1208,7 @@ fn what_many_connections_of_a_process_leave_is_looked_at_a_few_at_a_time() {
     const LOOK_US: u64 = 1_000;
     let mut two = Two::new();
     two.listen(1);
-    let base = two.rig.shared.memory.arena().0 as u64;
-    let words = [(base + 4096).to_ne_bytes(), 4u64.to_ne_bytes()].concat();
-    two.arena.write_all_at(&words, 0).unwrap();
-    let sg = SgArray { addr: base, entries: 1 };
+    let sg = two.piece(4);
     let mut peers: Vec<Peer> = Vec::new();
     for port in 1000..1000 + FLOWS {
         let (peer, handle) = two.connection(port, 1);
@@ -1244,6 +1241,14 @@ fn what_many_connections_of_a_process_leave_is_looked_at_a_few_at_a_time() {
 }
 
 impl Two {
+    /// A piece of transmit memory of this many bytes, to be sent.
+    fn piece(&self, bytes: u64) -> SgArray {
+        let base = self.rig.shared.memory.arena().0 as u64;
+        let words = [(base + 4096).to_ne_bytes(), bytes.to_ne_bytes()].concat();
+        self.arena.write_all_at(&words, 0).unwrap();
+        SgArray { addr: base, entries: 1 }
+    }
+
     /// Whether there is a RST among what was sent.
     fn has_reset(&mut self) -> bool {
         let mut is_reset = false;
@@ -1262,10 +1267,7 @@ fn where_numbers_are_short_a_dead_process_whose_peer_takes_nothing_loses_its_con
     const STEP_US: u64 = 50_000;
     let mut two = Two::new();
     two.listen(1);
-    let base = two.rig.shared.memory.arena().0 as u64;
-    let words = [(base + 4096).to_ne_bytes(), 4u64.to_ne_bytes()].concat();
-    two.arena.write_all_at(&words, 0).unwrap();
-    let sg = SgArray { addr: base, entries: 1 };
+    let sg = two.piece(4);
     let (_, handle) = two.connection(1000, 1);
     assert_eq!(two.run(1, &[Call::SendV { handle, sg, fin: false, done: 0 }]).0, [4]);
     let reset_in = |two: &mut Two, us: u64| {
@@ -1292,10 +1294,7 @@ fn where_numbers_are_short_a_dead_process_whose_peer_takes_nothing_loses_its_con
 fn where_numbers_are_short_a_peer_that_takes_what_it_is_sent_is_not_reset() {
     let mut two = Two::new();
     two.listen(1);
-    let base = two.rig.shared.memory.arena().0 as u64;
-    let words = [(base + 4096).to_ne_bytes(), 40u64.to_ne_bytes()].concat();
-    two.arena.write_all_at(&words, 0).unwrap();
-    let sg = SgArray { addr: base, entries: 1 };
+    let sg = two.piece(40);
     let (mut peer, handle) = two.connection(1000, 1);
     assert_eq!(two.run(1, &[Call::SendV { handle, sg, fin: false, done: 0 }]).0, [40]);
     two.rig.threads[0].elastic.end_process(1, two.now_us);

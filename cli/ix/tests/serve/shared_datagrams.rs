@@ -1,15 +1,14 @@
 //! Datagrams at Linux's own addresses that do not come by IX's interface: Linux hears them, and the
 //! program with it; answers leave by the way that they came.
-use super::shared_ipv6::on_both_families;
+use super::shared_ipv6::{addresses_beside, container, on_both_families};
 use crate::support::process::Process;
 use crate::support::stats::Stats;
 use crate::support::{PATIENCE, SERVICE, SERVICE_V6, TestNet, eventually};
-use ix_testbed::{Namespace, VethEnd};
+use ix_testbed::Namespace;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
 const PYTHON: &str = "/usr/bin/python3";
-const PREFIX_V6: u8 = 64;
 /// The ways in which programs serve UDP, in the order of `serves` below.
 const PORTS: [u16; 9] = [5353, 5354, 5355, 5356, 5357, 5358, 5359, 5360, 5361];
 
@@ -156,7 +155,8 @@ fn heard(from: &Namespace, own: IpAddr, port: u16) -> String {
     eventually(&format!("an answer of {own} {port}"), || {
         socket.send_to(b"123", SocketAddr::new(own, port)).expect("sent");
         let Ok((n, by)) = socket.recv_from(&mut back) else { return false };
-        // A socket of all addresses answers a container from that of the route, as on Linux alone.
+        // A socket of all addresses answers a container from the address of the route there, as on
+        // Linux alone.
         assert_eq!(by.port(), port, "it comes from where it was asked");
         answer = String::from_utf8_lossy(&back[..n]).into_owned();
         true
@@ -174,22 +174,10 @@ fn start(net: &TestNet) -> Process {
 fn datagrams_of_the_host_and_of_containers_reach_the_program() {
     let test = "datagrams_of_the_host_and_of_containers_reach_the_program";
     let Some(net) = on_both_families(test) else { return };
-    let container = Namespace::new().expect("a namespace");
-    let [near, far] = ["ixv0", "ixv1"].map(VethEnd::new);
-    net.server.add_veth(&near, &container, &far).expect("a veth pair");
-    let v4 = |host: u8| Ipv4Addr::new(10, 89, 0, host);
-    let v6 = |host: u16| Ipv6Addr::new(0x2001, 0xdb8, 0x89, 0, 0, 0, 0, host);
-    for (end, name, host) in [(&net.server, "ixv0", 2), (&container, "ixv1", 1)] {
-        end.enable_ipv6(name).expect("IPv6");
-        end.add_address(name, v4(host), 24).expect("an address");
-        end.add_address(name, v6(host.into()), PREFIX_V6).expect("an address");
-        end.set_up(name, true).expect("up");
-    }
-    container.wait_running("ixv1", PATIENCE).expect("carrier");
-    container.add_route(Ipv4Addr::UNSPECIFIED, 0, v4(2)).expect("a route");
-    container.add_route(Ipv6Addr::UNSPECIFIED, 0, v6(2)).expect("a route");
+    let container = container(&net);
+    let [v4, v6] = addresses_beside(2);
     let owns = [IpAddr::from(*SERVICE.ip()), SERVICE_V6.into()];
-    let others = [IpAddr::from(v4(2)), v6(2).into()];
+    let others = [v4, v6];
     let loopback = [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()];
     // The host itself, at each of its addresses; a container, by its interface.
     let by_linux = || -> Vec<String> {

@@ -197,6 +197,31 @@ fn addresses_of_ipv6_come_and_go() {
     process.terminate();
 }
 
+/// The addresses of a host of the network beside IX's: 2 is the service's host, 1 a container.
+pub fn addresses_beside(host: u8) -> [IpAddr; 2] {
+    let v6 = Ipv6Addr::new(0x2001, 0xdb8, 0x89, 0, 0, 0, 0, host.into());
+    [Ipv4Addr::new(10, 89, 0, host).into(), v6.into()]
+}
+
+/// A namespace behind another interface of the service's host, as a container has it.
+pub fn container(net: &TestNet) -> Namespace {
+    let container = Namespace::new().expect("a namespace");
+    let [near, far] = ["ixv0", "ixv1"].map(VethEnd::new);
+    net.server.add_veth(&near, &container, &far).expect("a veth pair");
+    for (end, name, host) in [(&net.server, "ixv0", 2), (&container, "ixv1", 1)] {
+        let [v4, v6] = addresses_beside(host);
+        end.enable_ipv6(name).expect("IPv6");
+        end.add_address(name, v4, 24).expect("an address");
+        end.add_address(name, v6, PREFIX_V6).expect("an address");
+        end.set_up(name, true).expect("up");
+    }
+    container.wait_running("ixv1", PATIENCE).expect("carrier");
+    let [v4, v6] = addresses_beside(2);
+    container.add_route(Ipv4Addr::UNSPECIFIED, 0, v4).expect("a route");
+    container.add_route(Ipv6Addr::UNSPECIFIED, 0, v6).expect("a route");
+    container
+}
+
 /// What comes from a container, or to the address of another interface, comes by another interface
 /// than IX's: Linux hears it, and the program with it. It hears the host itself at each of its
 /// addresses.
@@ -204,20 +229,8 @@ fn addresses_of_ipv6_come_and_go() {
 fn containers_and_other_interfaces_reach_the_program_by_linux() {
     let test = "containers_and_other_interfaces_reach_the_program_by_linux";
     let Some(net) = on_both_families(test) else { return };
-    let container = Namespace::new().expect("a namespace");
-    let [near, far] = ["ixv0", "ixv1"].map(VethEnd::new);
-    net.server.add_veth(&near, &container, &far).expect("a veth pair");
-    let v4 = |host: u8| Ipv4Addr::new(10, 89, 0, host);
-    let v6 = |host: u16| Ipv6Addr::new(0x2001, 0xdb8, 0x89, 0, 0, 0, 0, host);
-    for (end, name, host) in [(&net.server, "ixv0", 2), (&container, "ixv1", 1)] {
-        end.enable_ipv6(name).expect("IPv6");
-        end.add_address(name, v4(host), 24).expect("an address");
-        end.add_address(name, v6(host.into()), PREFIX_V6).expect("an address");
-        end.set_up(name, true).expect("up");
-    }
-    container.wait_running("ixv1", PATIENCE).expect("carrier");
-    container.add_route(Ipv4Addr::UNSPECIFIED, 0, v4(2)).expect("a route");
-    container.add_route(Ipv6Addr::UNSPECIFIED, 0, v6(2)).expect("a route");
+    let container = container(&net);
+    let ([own_v4, own_v6], [v4, v6]) = (addresses_beside(2), addresses_beside(1));
     let process = net.start_shared(&[PYTHON, "-c", PROGRAM]).process;
     process.wait_for("ready", PATIENCE);
     let accepted = || Stats::ask(&net.file("control.sock")).total("accepted");
@@ -226,12 +239,8 @@ fn containers_and_other_interfaces_reach_the_program_by_linux() {
         net.client.run(|| ask((own, 8080).into(), "")).expect("served by IX");
     }
     assert_eq!(accepted(), 2, "IX serves other hosts");
-    let from = [IpAddr::from(v4(1)), v6(1).into()];
-    for (own, from) in owns
-        .into_iter()
-        .zip(from)
-        .chain([(v4(2).into(), v4(1).into()), (v6(2).into(), v6(1).into())])
-    {
+    let from = [v4, v6];
+    for (own, from) in owns.into_iter().zip(from).chain([(own_v4, v4), (own_v6, v6)]) {
         let heard = container.run(|| ask((own, 8080).into(), "")).expect("served by Linux");
         assert_eq!(heard, format!("{} {}", said(from), said(own)));
         let heard = net.server.run(|| ask((own, 8080).into(), "")).expect("served by Linux");

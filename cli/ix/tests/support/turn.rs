@@ -27,7 +27,7 @@ struct Places {
     next_part: u64,
     /// Tests that wait for the whole machine.
     wholes: usize,
-    /// That many of them come before any that waits for a part.
+    /// How many of them run before the next test gets a part.
     wholes_first: usize,
 }
 

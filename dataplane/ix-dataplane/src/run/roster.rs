@@ -88,10 +88,11 @@ pub(crate) struct Roster {
     wanted_us: AtomicU64,
 }
 
-/// So many numbers are to be free. The broker leaves as many when it has attachments prepared.
+/// At least this many numbers are to be free. The broker leaves as many when it prepares
+/// attachments.
 const NUMBERS_LEFT: usize = 8;
-/// A process that has ended keeps its number for so long, however few are free: no peer has taken
-/// nothing for a second before.
+/// A process that has ended keeps its number at least this long, however few are free: until then
+/// no peer can have taken nothing for a second.
 const AT_ONCE_US: u64 = 1_000_000;
 /// If no number comes back for so long, that of the next process is wanted, too.
 const NEXT_US: u64 = 250_000;
@@ -138,8 +139,8 @@ impl Roster {
         self.looked.notify_all();
     }
 
-    /// Numbers, by bits, of ended processes that are wanted back because few are free where so many
-    /// are `taken`: of those that ended longest ago, as many as are missing, and one more each time
+    /// Numbers, by bits, of ended processes that are wanted back because few are free while `taken`
+    /// are not: of those that ended longest ago, as many as are missing, and one more each time
     /// that they have not come back for [`NEXT_US`]. `ended` says when each of them has ended.
     fn wanted(&self, taken: usize, mut ended: Vec<(u64, AttachmentId)>, now_us: u64) -> u64 {
         let missing = (taken + NUMBERS_LEFT).saturating_sub(ATTACHMENTS_MAX);

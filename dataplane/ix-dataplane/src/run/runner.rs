@@ -381,9 +381,9 @@ impl Runner {
         }
     }
 
-    /// Before the hardware thread is given away for so many events: receives what has come while
-    /// they were made, up to a batch of events. It would cost a turn of the program of its own.
-    /// Returns the number of events.
+    /// Receives what has come while these events were made, up to a batch of events, before the
+    /// hardware thread is given away: it would cost the program another turn. Returns the number of
+    /// events.
     fn receive_more(&mut self, mut events: usize) -> usize {
         for _ in 0..RECEIVED_MORE_MAX {
             if events >= self.batch() || !self.thread.has_work() {
@@ -629,7 +629,7 @@ mod tests {
         let events = |is_here| {
             let config = Config::with_address(IpAddr::v4(OURS), 24);
             let mut host = host_of(1, Config { batch: BATCH, ..config });
-            // Each batch is one event: nobody has the other port.
+            // Each batch is one event: no socket has the other port.
             for port in [PORTS; 4].as_flattened() {
                 let mut frame = vec![0; 60];
                 link(MAC).emit_udp(&mut frame, 9, *port, 18, Checksum::of(&[0; 18]));
