@@ -222,7 +222,7 @@ impl Apart {
     /// Where the program has faulted that this signal has ended: address and instruction.
     pub fn fault(&self, signal: i32) -> Option<(u64, u64)> {
         let mut words = [0; size_of::<FaultNote>()];
-        let at = offset_of!(WrittenPages, fault) as i64;
+        let at = offset_of!(WrittenPages, fault) as u64;
         let read = fd::read_at(self.written.as_ref()?.as_fd(), &mut words, at).ok()?;
         let word = |offset: usize| {
             let bytes = words[..read].get(offset..offset + 8)?.try_into().ok()?;

@@ -250,7 +250,7 @@ impl Attached {
         let is_same = |left: &Left| left.process.pid() == process.pid();
         let Some(left) = self.left.iter().find(|left| is_same(left)) else { return Ok(None) };
         let mut bytes = [0; 8];
-        fd::read_at(left.read.as_fd(), &mut bytes, LEGACY_AT as i64)?;
+        fd::read_at(left.read.as_fd(), &mut bytes, LEGACY_AT as u64)?;
         // It stays here until the process has another dataplane.
         let arena = left.arena.try_clone()?;
         Ok(Some(Legacy { arena, given_bytes: u64::from_ne_bytes(bytes) }))

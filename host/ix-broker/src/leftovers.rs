@@ -5,15 +5,13 @@ use std::time::{Duration, Instant};
 
 /// Longest wait for the children's end after the connections are closed.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// For waitpid(2): any child.
-const ANY_CHILD: i32 = -1;
 
 /// Waits for all children of this process, and kills those that do not end in time. For `ix run`,
 /// whose only child was the program.
 pub fn reap() {
     let end = Instant::now() + PATIENCE;
     loop {
-        match process::wait(ANY_CHILD, false) {
+        match process::wait_for_any() {
             Ok(None) if Instant::now() < end => std::thread::sleep(Duration::from_millis(1)),
             Ok(None) => return kill_children(),
             Ok(Some(_)) => {}

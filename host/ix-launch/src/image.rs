@@ -1,10 +1,11 @@
 //! The dataplane image in the launcher: a descriptor to map from, and its layout.
 use ix_entry::elf::{ElfError, Layout};
 use ix_entry::scan::{BYTES_MAX, Instruction, disarm, scan};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use std::ffi::CStr;
 use std::fs::{File, Permissions};
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 
@@ -106,14 +107,7 @@ fn is_checked(code: &[u8], at: usize, instruction: Instruction) -> bool {
 
 /// Makes an empty memfd that can be sealed; the dataplane makes its control page of one.
 pub fn memfd(name: &CStr) -> io::Result<OwnedFd> {
-    // SAFETY: the name is a C string; the result is checked.
-    let fd =
-        unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: a new descriptor without another owner.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    Ok(memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?)
 }
 
 /// Makes a memfd of these bytes, which nobody can change: not even a process that has a descriptor
@@ -123,19 +117,16 @@ pub fn unchanging(name: &CStr, bytes: &[u8]) -> io::Result<File> {
     file.write_all(bytes)?;
     // No process has it mapped for writing, so this is as good as F_SEAL_WRITE, which fails while
     // the kernel holds one of the pages for a moment (reclaim, DAMON).
-    seal(file.as_fd(), libc::F_SEAL_FUTURE_WRITE | libc::F_SEAL_GROW | libc::F_SEAL_SHRINK)?;
+    seal(file.as_fd(), SealFlags::FUTURE_WRITE | SealFlags::GROW | SealFlags::SHRINK)?;
     Ok(file)
 }
 
 /// Fixes the size of a memfd, so that neither side can make the other one fault by truncating it.
 pub fn seal_size(fd: BorrowedFd<'_>) -> io::Result<()> {
-    seal(fd, libc::F_SEAL_GROW | libc::F_SEAL_SHRINK)
+    seal(fd, SealFlags::GROW | SealFlags::SHRINK)
 }
 
 /// Adds seals, and the seal that forbids more.
-fn seal(fd: BorrowedFd<'_>, seals: i32) -> io::Result<()> {
-    use std::os::fd::AsRawFd;
-    // SAFETY: fcntl on a descriptor we borrow, without pointers.
-    let rc = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seals | libc::F_SEAL_SEAL) };
-    if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+fn seal(fd: BorrowedFd<'_>, seals: SealFlags) -> io::Result<()> {
+    Ok(fcntl_add_seals(fd, seals | SealFlags::SEAL)?)
 }

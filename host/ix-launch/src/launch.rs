@@ -12,8 +12,11 @@ use ix_proto::{Codec, FromImage, Outcome};
 use ix_sys::command::die_with;
 use ix_sys::fd;
 use ix_sys::limits::{self, Limit, Resource};
+use ix_sys::poll::{PollFd, is_readable, poll};
 use ix_sys::process::{self, Process};
 use ix_sys::terminal;
+use rustix::process::{Gid, Uid};
+use rustix::thread::{self, CapabilitySet, CapabilitySets, CpuSet};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
@@ -25,7 +28,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Longest time from the first sign of a process's end to its end.
-const ENDING_MS: i32 = 100;
+const ENDING: Duration = Duration::from_millis(100);
 /// Longest time from the program's end until its connections are closed.
 const WINDING_UP: Duration = Duration::from_millis(2500);
 
@@ -197,11 +200,8 @@ pub fn launch(image: &Image, config: &LaunchConfig) -> Result<Child, LaunchError
     let reserved = ReservedFds::of_this_process().map_err(system("getrlimit"))?;
     if config.later {
         // Orphans of a program that forks a daemon and ends become our children.
-        // SAFETY: no pointers.
-        let set = unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1) };
-        if set < 0 {
-            return Err(system("prctl")(io::Error::last_os_error()));
-        }
+        let itself = Some(rustix::process::getpid());
+        rustix::process::set_child_subreaper(itself).map_err(|e| system("prctl")(e.into()))?;
     }
     let (ours, theirs) = Channel::pair().map_err(system("socketpair"))?;
     ours.refuse_descriptors().map_err(system("setsockopt(SO_PASSRIGHTS)"))?;
@@ -355,46 +355,36 @@ pub(crate) fn joins(groups: Vec<Arc<File>>) -> impl FnMut() -> io::Result<()> + 
 }
 
 /// `None`: no restriction.
-fn cpu_set(cpus: &[usize]) -> Option<libc::cpu_set_t> {
-    // SAFETY: all zero is an empty set.
-    let mut set: libc::cpu_set_t = unsafe { core::mem::zeroed() };
-    for cpu in cpus.iter().filter(|cpu| **cpu < libc::CPU_SETSIZE as usize) {
-        // SAFETY: the number is within the set.
-        unsafe { libc::CPU_SET(*cpu, &mut set) };
-    }
+fn cpu_set(cpus: &[usize]) -> Option<CpuSet> {
+    let mut set = CpuSet::new();
+    cpus.iter().filter(|cpu| **cpu < CpuSet::MAX_CPU).for_each(|cpu| set.set(*cpu));
     (!cpus.is_empty()).then_some(set)
 }
 
-fn run_on(cpus: &libc::cpu_set_t) -> io::Result<()> {
-    // SAFETY: reads the set; 0 is the calling thread.
-    let rc = unsafe { libc::sched_setaffinity(0, size_of_val(cpus), cpus) };
-    if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+/// For the calling thread.
+fn run_on(cpus: &CpuSet) -> io::Result<()> {
+    Ok(thread::sched_setaffinity(None, cpus)?)
 }
 
 /// Becomes this user, without other groups, in the calling thread alone.
 fn become_user(user: u32, group: u32) -> io::Result<()> {
-    let check = |rc: i64| if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) };
-    // SAFETY: numbers, and null for an empty list.
-    unsafe {
-        check(libc::syscall(libc::SYS_setgroups, 0, core::ptr::null::<u32>()))?;
-        check(libc::syscall(libc::SYS_setresgid, group, group, group))?;
-        check(libc::syscall(libc::SYS_setresuid, user, user, user))
-    }
+    let (user, group) = (Uid::from_raw(user), Gid::from_raw(group));
+    thread::set_thread_groups(&[])?;
+    thread::set_thread_res_gid(group, group, group)?;
+    Ok(thread::set_thread_res_uid(user, user, user)?)
 }
 
 /// Has this user's rights over files, and no other groups, until the exec, in the calling thread
 /// alone.
 fn use_files_as(user: u32, group: u32) -> io::Result<()> {
-    let none = core::ptr::null::<u32>();
-    // SAFETY: numbers, and null for an empty list. The second call of each says what the first has
-    // come to (setfsuid(2)).
+    thread::set_thread_groups(&[])?;
+    // SAFETY: numbers. The second call of each says what the first has come to (setfsuid(2)).
     let made = unsafe {
-        let groups = libc::syscall(libc::SYS_setgroups, 0, none);
         libc::syscall(libc::SYS_setfsgid, group);
         libc::syscall(libc::SYS_setfsuid, user);
         let is_user = libc::syscall(libc::SYS_setfsuid, u32::MAX) == i64::from(user);
         let is_group = libc::syscall(libc::SYS_setfsgid, u32::MAX) == i64::from(group);
-        groups == 0 && is_user && is_group
+        is_user && is_group
     };
     if made { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EPERM)) }
 }
@@ -402,22 +392,13 @@ fn use_files_as(user: u32, group: u32) -> io::Result<()> {
 /// Becomes this user, without other groups. Keeps one right, `CAP_IPC_LOCK`, across the exec: where
 /// the limit on locked memory cannot be lifted, a device could not be opened without it.
 fn become_locker(user: u32, group: u32) -> io::Result<()> {
-    const CAP_IPC_LOCK: u32 = 14;
-    const VERSION_3: u32 = 0x2008_0522;
-    // SAFETY: numbers, and arrays of the sizes that this version of `capset` has.
-    unsafe {
-        if libc::prctl(libc::PR_SET_KEEPCAPS, 1, 0, 0, 0) < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        become_user(user, group)?;
-        let (header, bit) = ([VERSION_3, 0], 1u32 << CAP_IPC_LOCK);
-        let sets = [bit, bit, bit, 0, 0, 0];
-        // Without the right there is none to keep.
-        if libc::syscall(libc::SYS_capset, header.as_ptr(), sets.as_ptr()) == 0 {
-            let raise = libc::PR_CAP_AMBIENT_RAISE;
-            libc::prctl(libc::PR_CAP_AMBIENT, raise, CAP_IPC_LOCK, 0, 0);
-        }
-    }
+    thread::set_keep_capabilities(true)?;
+    become_user(user, group)?;
+    let one = CapabilitySet::IPC_LOCK;
+    let sets = CapabilitySets { effective: one, permitted: one, inheritable: one };
+    // Without the right there is none to keep.
+    let _ = thread::set_capabilities(None, sets)
+        .and_then(|()| thread::configure_capability_in_ambient_set(one, true));
     Ok(())
 }
 
@@ -571,7 +552,6 @@ impl Child {
         if let Some(exit) = self.over {
             return Ok(Occurrence::Exited(exit));
         }
-        let poll = |fd: RawFd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         // poll ignores a negative descriptor.
         let channel = self.channel.as_ref().map_or(-1, |channel| channel.as_fd().as_raw_fd());
         let process = match (self.exit, &self.channel, &self.heir) {
@@ -579,30 +559,24 @@ impl Child {
             (Some(_), None, Some(heir)) => heir.as_fd().as_raw_fd(),
             _ => -1,
         };
-        let mut polls = vec![poll(channel), poll(process)];
-        if self.is_mute {
-            // Only its end.
-            polls[0].events = 0;
-        }
-        polls.extend(also.iter().map(|fd| poll(fd.as_raw_fd())));
-        let mut wait = |timeout_ms| {
-            // SAFETY: a slice with its length.
-            unsafe { libc::poll(polls.as_mut_ptr(), polls.len() as libc::nfds_t, timeout_ms) }
-        };
-        let mut n = wait(0);
-        if n == 0 && timeout_ms != 0 {
-            n = wait(timeout_ms);
+        // Of one that has shut its end down only the end is awaited.
+        let events = if self.is_mute { 0 } else { libc::POLLIN };
+        let mut polls = vec![PollFd::raw(channel, events), PollFd::raw(process, libc::POLLIN)];
+        polls.extend(also.iter().map(PollFd::readable));
+        let mut n = poll(&mut polls, Some(Duration::ZERO));
+        if timeout_ms != 0 && matches!(n, Ok(0)) {
+            let timeout_ms = u64::try_from(timeout_ms).ok();
+            n = poll(&mut polls, timeout_ms.map(Duration::from_millis));
             self.row = None;
         }
-        if n < 0 {
-            let error = io::Error::last_os_error();
-            let interrupted = error.kind() == io::ErrorKind::Interrupted;
-            return if interrupted { Ok(Occurrence::Nothing) } else { Err(error) };
-        }
-        let ready = polls[2..].iter().position(|poll| poll.revents != 0);
+        match n {
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => return Ok(Occurrence::Nothing),
+            n => n?,
+        };
+        let ready = polls[2..].iter().position(PollFd::is_ready);
         // The image's last messages come before the end, however long each takes. But a process
         // that sends without end does not keep the broker from everything else.
-        let [is_said, ends] = [0, 1].map(|index| polls[index].revents != 0);
+        let [is_said, ends] = [0, 1].map(|index: usize| polls[index].is_ready());
         let end_is_next = ends && (!is_said || self.row.is_some_and(Row::is_full));
         let ready_is_next = ready.is_some() && self.row.is_some_and(Row::is_long);
         let is_next = is_said && !end_is_next && !ready_is_next;
@@ -636,10 +610,7 @@ impl Child {
 
     /// A process that ends closes its descriptors a moment before.
     fn ends_soon(&self) -> bool {
-        let fd = self.process.as_fd().as_raw_fd();
-        let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-        // SAFETY: one struct.
-        unsafe { libc::poll(&mut poll, 1, ENDING_MS) > 0 }
+        is_readable(&self.process.as_fd(), ENDING).unwrap_or(false)
     }
 
     /// Waits for the program's end.
@@ -673,13 +644,12 @@ impl Child {
         continue_children();
         let end = Instant::now() + WINDING_UP;
         // A process that is left may send without end.
-        while let left @ 1.. = end.saturating_duration_since(Instant::now()).as_millis() as i32 {
-            let mut poll =
-                libc::pollfd { fd: channel.as_fd().as_raw_fd(), events: libc::POLLIN, revents: 0 };
-            // SAFETY: one struct.
-            let n = unsafe { libc::poll(&mut poll, 1, left) };
-            if n == 0 || n > 0 && !matches!(channel.receive(), Ok(Some(_))) {
-                return;
+        while let Some(left) = end.checked_duration_since(Instant::now()) {
+            match is_readable(&channel.as_fd(), left) {
+                Ok(true) if matches!(channel.receive(), Ok(Some(_))) => {}
+                Ok(_) => return,
+                // A signal.
+                Err(_) => {}
             }
         }
     }
@@ -764,8 +734,8 @@ fn printable(text: &str) -> String {
 fn continue_children() {
     let children = std::fs::read_to_string("/proc/thread-self/children").unwrap_or_default();
     for pid in children.split_ascii_whitespace().filter_map(|pid| pid.parse::<i32>().ok()) {
-        // SAFETY: no pointers; children that were not waited for keep their numbers.
-        unsafe { libc::kill(pid, libc::SIGCONT) };
+        // Children that were not waited for keep their numbers. An error means that it has ended.
+        let _ = process::kill(pid, libc::SIGCONT);
     }
 }
 

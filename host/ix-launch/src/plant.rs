@@ -143,7 +143,5 @@ fn arguments(tracee: &Tracee, channel_fd: RawFd, later: bool, domain: String) ->
 
 fn random() -> io::Result<[u8; 16]> {
     let mut bytes = [0; 16];
-    // SAFETY: fills a local of that length; so few bytes are never read partially.
-    let n = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
-    if n == 16 { Ok(bytes) } else { Err(io::Error::last_os_error()) }
+    ix_sys::random::fill(&mut bytes).map(|()| bytes)
 }

@@ -57,8 +57,7 @@ impl NamespaceRoot {
         if let Some(folder) = &self.folder {
             // The process is still in what was mounted before. If no path leads to its folder, it
             // stays there.
-            // SAFETY: a string that ends with a zero.
-            unsafe { libc::chdir(folder.as_ptr()) };
+            let _ = rustix::process::chdir(folder);
         }
         let behind = BEFORE + self.view.len();
         self.scope.as_ref().map_or(Ok(()), SignalScope::enter).map_err(at(behind))?;

@@ -227,8 +227,8 @@ impl Tracee {
         regs.orig_rax = u64::MAX;
         set_registers(self.pid, &regs).map_err(system("PTRACE_SETREGS"))?;
         for &signal in &self.deferred {
-            // SAFETY: a plain system call; our child is not reaped yet, so the pid is its.
-            unsafe { libc::kill(self.pid, signal) };
+            // Our child is not waited for yet, so the number is its own.
+            let _ = ix_sys::process::kill(self.pid, signal);
         }
         ptrace(libc::PTRACE_DETACH, self.pid, 0, 0).map_err(system("PTRACE_DETACH"))
     }

@@ -51,7 +51,7 @@ pub use held_ports::{Conflict, HeldPorts, Transport};
 pub use host_net::{HostChanges, HostNet, Neighbour, Network};
 pub use keeper::{JoinError, is_kept, keep};
 pub use link::{Link, VethEnd};
-pub use look::{MTU_WITHOUT_FRAGS, XdpSupport, xdp_support};
+pub use look::{MTU_WITHOUT_FRAGS, XdpSupport, own_addresses, xdp_support};
 pub use memif::{MemifSpec, MemifSpecError};
 #[cfg(feature = "fuzzing")]
 pub use memif::{Utterance, memif_conversation};

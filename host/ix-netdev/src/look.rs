@@ -121,6 +121,14 @@ impl Namespace {
     }
 }
 
+/// The addresses of all interfaces in the calling thread's network namespace, the loopback's
+/// included.
+pub fn own_addresses() -> Result<Vec<IpAddr>, Error> {
+    let what = || "cannot ask for the addresses of this host".to_owned();
+    let all = all_addresses(&mut Netlink::open()?, what)?;
+    Ok(all.into_iter().map(|address| address.address).collect())
+}
+
 /// The addresses of both families of an interface by its number, with their prefix lengths.
 pub(crate) fn addresses(asks: &mut Netlink, index: u32) -> Result<Vec<(IpAddr, u8)>, Error> {
     let all = addresses_with_flags(asks, index)?;
@@ -153,18 +161,34 @@ const IFA_F_DADFAILED: u32 = 0x08;
 const IFA_F_DEPRECATED: u32 = 0x20;
 const IFA_F_TENTATIVE: u32 = 0x40;
 
-/// Addresses with their prefix lengths and flags.
+/// Addresses of an interface with their prefix lengths and flags.
 fn addresses_with_flags(asks: &mut Netlink, index: u32) -> Result<Vec<(IpAddr, u8, u32)>, Error> {
+    let what = || format!("cannot ask for the addresses of interface {index}");
+    let mut all = all_addresses(asks, what)?;
+    all.retain(|address| address.index == index);
+    Ok(all.into_iter().map(|of| (of.address, of.prefix, of.flags)).collect())
+}
+
+/// An address of an interface.
+struct Address {
+    /// The interface's number.
+    index: u32,
+    address: IpAddr,
+    prefix: u8,
+    /// `IFA_F_…`.
+    flags: u32,
+}
+
+fn all_addresses(asks: &mut Netlink, what: impl Fn() -> String) -> Result<Vec<Address>, Error> {
     /// The flags of which the message's head has eight bits.
     const IFA_FLAGS: u16 = 8;
     // Of `struct ifaddrmsg`: family, prefix length, flags, scope, index.
     const BODY: usize = 8;
     let message = Message::new(libc::RTM_GETADDR, libc::NLM_F_DUMP).put(&[0; BODY]);
-    let what = || format!("cannot ask for the addresses of interface {index}");
     let answers = asks.request(message, what)?;
     let address = |body: &[u8]| {
         let head = body.get(..BODY)?;
-        let of = u32::from_ne_bytes(head.get(4..8)?.try_into().ok()?);
+        let index = u32::from_ne_bytes(head.get(4..8)?.try_into().ok()?);
         let found = |wanted: u16| {
             let all = attributes(body.get(BODY..)?);
             all.into_iter().find(|(kind, _)| *kind == wanted).map(|(_, value)| value)
@@ -177,7 +201,7 @@ fn addresses_with_flags(asks: &mut Netlink, index: u32) -> Result<Vec<(IpAddr, u
         };
         let flags = found(IFA_FLAGS).and_then(|bits| bits.try_into().ok());
         let flags = flags.map_or(u32::from(head[2]), u32::from_ne_bytes);
-        (of == index).then_some((address, head[1], flags))
+        Some(Address { index, address, prefix: head[1], flags })
     };
     Ok(answers.iter().filter_map(|answer| address(&answer.body)).collect())
 }

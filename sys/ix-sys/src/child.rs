@@ -1,6 +1,7 @@
 //! Child processes that do not execute another program.
 use crate::command::die_with;
-use crate::{check, event};
+use crate::{check, event, process};
+use rustix::process::{Signal, set_parent_process_death_signal};
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
@@ -13,8 +14,7 @@ pub struct Holder(libc::pid_t);
 impl Holder {
     /// Holds a copy of `fd`, under the process name `name`.
     pub fn new(fd: BorrowedFd<'_>, name: &CStr) -> io::Result<Holder> {
-        // SAFETY: no arguments.
-        let parent = unsafe { libc::getpid() };
+        let parent = std::process::id().cast_signed();
         // SAFETY: the child makes system calls only, whatever threads we have.
         match check(unsafe { libc::fork() })? {
             0 => hold(fd.as_raw_fd(), name, parent),
@@ -26,11 +26,12 @@ impl Holder {
 /// The child closes all descriptors but this one, and waits for its parent's end.
 fn hold(fd: RawFd, name: &CStr, parent: libc::pid_t) -> ! {
     let fd = fd as libc::c_uint;
-    // SAFETY: system calls without memory, but for a C string. Descriptors are closed
-    // behind the back of their owners, none of which runs in this process.
+    // It holds the descriptor without them, too.
+    let _ = set_parent_process_death_signal(Some(Signal::KILL));
+    let _ = rustix::thread::set_name(name);
+    // SAFETY: system calls without memory. Descriptors are closed behind the back of their owners,
+    // none of which runs in this process.
     unsafe {
-        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-        libc::prctl(libc::PR_SET_NAME, name.as_ptr());
         if fd > 0 {
             libc::syscall(libc::SYS_close_range, 0, fd - 1, 0);
         }
@@ -57,8 +58,7 @@ pub struct Responder(libc::pid_t);
 impl Responder {
     /// Starts it: it waits for `there`, which blocks, and rings `back`.
     pub fn new(there: BorrowedFd<'_>, back: BorrowedFd<'_>) -> io::Result<Responder> {
-        // SAFETY: no arguments.
-        let parent = unsafe { libc::getpid() };
+        let parent = std::process::id().cast_signed();
         // SAFETY: the child makes system calls only, whatever threads we have, until it is killed.
         match check(unsafe { libc::fork() })? {
             0 => {
@@ -84,9 +84,7 @@ impl Drop for Responder {
 
 /// Kills a child of this file and waits for it.
 fn end(pid: libc::pid_t) {
-    // SAFETY: no pointers but a null status; our child, for which no other thread waits.
-    unsafe {
-        libc::kill(pid, libc::SIGKILL);
-        libc::waitpid(pid, std::ptr::null_mut(), 0);
-    }
+    // Our child, for which no other thread waits. Errors mean that it has ended.
+    let _ = process::kill(pid, libc::SIGKILL);
+    let _ = process::wait(pid, true);
 }

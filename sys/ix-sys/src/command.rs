@@ -3,7 +3,8 @@
 //! Only system calls are allowed there, so the steps are data, not code.
 use crate::scheduling::{Policy, set_policy};
 use crate::user_namespace::{self, UserNamespace};
-use crate::{check, cpu, fd, network_namespace};
+use crate::{cpu, fd, network_namespace};
+use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
@@ -54,10 +55,9 @@ impl Step {
 /// process that forked; ESRCH if that has ended already, so that no signal would come. The exec of
 /// a program that gives no other rights keeps this (prctl(2), PR_SET_PDEATHSIG).
 pub fn die_with(parent: libc::pid_t) -> io::Result<()> {
-    // SAFETY: takes a number.
-    check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) })?;
-    // SAFETY: no arguments. A parent that ended before sends no signal any more.
-    if unsafe { libc::getppid() } != parent {
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    // A parent that ended before sends no signal any more.
+    if getppid().map(|pid| pid.as_raw_nonzero().get()) != Some(parent) {
         return Err(io::Error::from_raw_os_error(libc::ESRCH));
     }
     Ok(())

@@ -2,6 +2,8 @@
 //! that a fork takes too (kill(2) with -1), so that none escapes, however fast they fork.
 use crate::process::{self, Process};
 use crate::{check, user_namespace};
+use rustix::process::Uid;
+use rustix::thread::{set_keep_capabilities, set_thread_res_uid};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -68,8 +70,7 @@ fn become_powerless(user: u32, nobody: u32) -> io::Result<()> {
 
 /// The child has all rights over the namespace, and none over what is outside.
 fn enter(namespace: BorrowedFd<'_>, nobody: u32) -> io::Result<()> {
-    // SAFETY: takes numbers.
-    check(unsafe { libc::prctl(libc::PR_SET_KEEPCAPS, 1, 0, 0, 0) })?;
+    set_keep_capabilities(true)?;
     set_users(nobody, nobody)?;
     process::set_rights(process::Rights::AllPermitted)?;
     // Rights in a namespace that is not this one's are none here (user_namespaces(7)); to enter
@@ -77,11 +78,10 @@ fn enter(namespace: BorrowedFd<'_>, nobody: u32) -> io::Result<()> {
     user_namespace::join(namespace)
 }
 
-/// Not libc's function, which asks all threads of the process.
+/// Of the calling thread, which is the only one.
 fn set_users(real: u32, effective: u32) -> io::Result<()> {
-    let (real, effective) = (i64::from(real), i64::from(effective));
-    // SAFETY: takes numbers.
-    check(unsafe { libc::syscall(libc::SYS_setresuid, real, effective, real) }).map(drop)
+    let [real, effective] = [real, effective].map(Uid::from_raw);
+    Ok(set_thread_res_uid(real, effective, real)?)
 }
 
 #[cfg(test)]

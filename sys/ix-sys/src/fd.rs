@@ -63,19 +63,15 @@ pub fn write(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
 }
 
 /// As [`write`], but past a library that replaces the C library's write.
+#[cfg(feature = "host")]
 pub fn write_bare(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
-    let (fd, at, len) = (fd.as_raw_fd(), bytes.as_ptr(), bytes.len());
-    // SAFETY: `bytes` is readable for its length across the call.
-    let n = check(unsafe { libc::syscall(libc::SYS_write, fd, at, len) })?;
-    Ok(n as usize)
+    Ok(rustix::io::write(fd, bytes)?)
 }
 
 /// Reads at an offset of a file; returns the number of bytes (pread(2)).
-pub fn read_at(fd: BorrowedFd<'_>, to: &mut [u8], offset: i64) -> io::Result<usize> {
-    // SAFETY: `to` is writable for its length across the call.
-    let n =
-        check(unsafe { libc::pread(fd.as_raw_fd(), to.as_mut_ptr().cast(), to.len(), offset) })?;
-    Ok(n as usize)
+#[cfg(feature = "host")]
+pub fn read_at(fd: BorrowedFd<'_>, to: &mut [u8], offset: u64) -> io::Result<usize> {
+    Ok(rustix::io::pread(fd, to, offset)?)
 }
 
 /// Makes a memfd of `bytes` zeroed bytes that may be sealed; with `MFD_HUGETLB` in `flags`, of huge
@@ -137,10 +133,10 @@ pub fn close_others_at_exec() -> io::Result<()> {
 }
 
 /// True if the file can never become shorter (fcntl(2), F_SEAL_SHRINK).
+#[cfg(feature = "host")]
 pub fn cannot_shrink(fd: BorrowedFd<'_>) -> bool {
-    // SAFETY: no memory is passed.
-    let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
-    seals >= 0 && seals & libc::F_SEAL_SHRINK != 0
+    use rustix::fs::{SealFlags, fcntl_get_seals};
+    fcntl_get_seals(fd).is_ok_and(|seals| seals.contains(SealFlags::SHRINK))
 }
 
 /// Takes all rights from the mode of memory that has no name but its descriptor, so that nobody

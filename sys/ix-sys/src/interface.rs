@@ -142,25 +142,22 @@ impl Interface {
     pub fn index(&self) -> io::Result<u32> {
         let mut request = self.request();
         self.ioctl(libc::SIOCGIFINDEX, &mut request)?;
-        // SAFETY: SIOCGIFINDEX writes this field; any bytes are an integer.
-        Ok(unsafe { request.ifr_ifru.ifru_ifindex } as u32)
+        Ok(u32::from_ne_bytes(request.part(0)))
     }
 
     /// Its Ethernet address.
     pub fn mac(&self) -> io::Result<[u8; 6]> {
         let mut request = self.request();
         self.ioctl(libc::SIOCGIFHWADDR, &mut request)?;
-        // SAFETY: SIOCGIFHWADDR writes this field; any bytes are a socket address.
-        let address = unsafe { request.ifr_ifru.ifru_hwaddr };
-        Ok(std::array::from_fn(|i| address.sa_data[i] as u8))
+        // Behind the family of a socket address.
+        Ok(request.part(size_of::<libc::sa_family_t>()))
     }
 
     /// Largest IP packet, bytes.
     pub fn mtu(&self) -> io::Result<usize> {
         let mut request = self.request();
         self.ioctl(libc::SIOCGIFMTU, &mut request)?;
-        // SAFETY: SIOCGIFMTU writes this field; any bytes are an integer.
-        Ok(unsafe { request.ifr_ifru.ifru_mtu } as usize)
+        Ok(i32::from_ne_bytes(request.part(0)) as usize)
     }
 
     /// True if it is switched on.
@@ -173,7 +170,7 @@ impl Interface {
         let flags = self.flags()?;
         let mut request = self.request();
         let bit = libc::IFF_UP as i16;
-        request.ifr_ifru.ifru_flags = if up { flags | bit } else { flags & !bit };
+        request.set(if up { flags | bit } else { flags & !bit }.to_ne_bytes());
         self.ioctl(libc::SIOCSIFFLAGS, &mut request)
     }
 
@@ -321,21 +318,20 @@ impl Interface {
     fn flags(&self) -> io::Result<i16> {
         let mut request = self.request();
         self.ioctl(libc::SIOCGIFFLAGS, &mut request)?;
-        // SAFETY: SIOCGIFFLAGS writes this field; any bytes are an integer.
-        Ok(unsafe { request.ifr_ifru.ifru_flags })
+        Ok(i16::from_ne_bytes(request.part(0)))
     }
 
-    fn request(&self) -> libc::ifreq {
-        request(&self.name)
+    fn request(&self) -> Request {
+        Request::new(&self.name)
     }
 
     fn ethtool(&self, data: &mut [u32]) -> io::Result<()> {
         let mut request = self.request();
-        request.ifr_ifru.ifru_data = data.as_mut_ptr().cast();
+        request.set(data.as_mut_ptr().expose_provenance().to_ne_bytes());
         self.ioctl(SIOCETHTOOL, &mut request)
     }
 
-    fn ioctl(&self, number: libc::c_ulong, request: &mut libc::ifreq) -> io::Result<()> {
+    fn ioctl(&self, number: libc::c_ulong, request: &mut Request) -> io::Result<()> {
         // SAFETY: all requests used here take an `ifreq`; what ETHTOOL's points to is as long as
         // its first words say.
         check(unsafe { libc::ioctl(self.socket.as_raw_fd(), number as _, &raw mut *request) })
@@ -343,13 +339,30 @@ impl Interface {
     }
 }
 
-/// An `ifreq` with this name, cut to the length that fits.
-pub(crate) fn request(name: &str) -> libc::ifreq {
-    // SAFETY: all-zero bytes are a valid `ifreq`.
-    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    let room = request.ifr_name.len() - 1;
-    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes().take(room)) {
-        *to = from as libc::c_char;
+/// A `struct ifreq`: the name of an interface, and a value of which each request has another type
+/// (netdevice(7)).
+#[repr(C, align(8))]
+pub(crate) struct Request {
+    name: [u8; libc::IFNAMSIZ],
+    value: [u8; size_of::<libc::ifreq>() - libc::IFNAMSIZ],
+}
+
+impl Request {
+    /// One with this name, cut to the length that fits.
+    pub(crate) fn new(name: &str) -> Request {
+        let mut request = Request { name: [0; _], value: [0; _] };
+        let len = name.len().min(libc::IFNAMSIZ - 1);
+        request.name[..len].copy_from_slice(&name.as_bytes()[..len]);
+        request
     }
-    request
+
+    /// Bytes of the value.
+    pub(crate) fn part<const BYTES: usize>(&self, at: usize) -> [u8; BYTES] {
+        std::array::from_fn(|i| self.value[at + i])
+    }
+
+    /// Sets the first bytes of the value.
+    pub(crate) fn set<const BYTES: usize>(&mut self, bytes: [u8; BYTES]) {
+        self.value[..BYTES].copy_from_slice(&bytes);
+    }
 }

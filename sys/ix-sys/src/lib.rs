@@ -1,27 +1,37 @@
 //! System calls of Linux in safe words: owned descriptors, checked results, no pointers.
 //!
 //! Every other crate may use this one, even the data path and the programs, so it uses only `libc`.
+//! With the feature `host`, which those lack, it has what commands and the broker need beside it,
+//! and uses rustix for all that rustix has in safe words.
+//!
 //! Each module stands for a part of the kernel's interface. The documentation of a function names
 //! the manual page that says what the call does.
 pub mod bpf;
+#[cfg(feature = "host")]
 mod child;
 pub mod clock;
+#[cfg(feature = "host")]
 pub mod command;
 pub mod cpu;
 mod datagrams;
+#[cfg(feature = "host")]
 mod end_all;
 mod epoll;
 mod error;
 pub mod event;
 pub mod fd;
 pub mod interface;
+#[cfg(feature = "host")]
 pub mod landlock;
 pub mod limits;
 pub mod log;
 mod mapping;
 pub mod meter;
+#[cfg(feature = "host")]
 pub mod mounts;
+#[cfg(feature = "host")]
 pub mod netfilter;
+#[cfg(feature = "host")]
 pub mod network_namespace;
 pub mod perf;
 pub mod poll;
@@ -30,17 +40,22 @@ pub mod process;
 pub mod program_file;
 pub mod random;
 mod scarcity;
+#[cfg(feature = "host")]
 pub mod scheduling;
 pub mod signal;
 pub mod socket;
 pub mod stamps;
+#[cfg(feature = "host")]
 pub mod terminal;
 pub mod tsc;
 pub mod tun;
+#[cfg(feature = "host")]
 pub mod user_namespace;
 
+#[cfg(feature = "host")]
 pub use child::{Holder, Responder};
 pub use datagrams::Datagrams;
+#[cfg(feature = "host")]
 pub use end_all::{Of, end_all};
 pub use epoll::Epoll;
 pub use error::Error;

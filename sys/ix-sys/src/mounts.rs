@@ -1,5 +1,6 @@
 //! Mount namespaces (mount_namespaces(7)): what a process with one of its own sees differently.
 use crate::check;
+use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
 use std::ffi::{CStr, CString, OsString};
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -7,7 +8,6 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::ptr::null;
 
 /// A mount, as `/proc/self/mountinfo` has it (proc(5)).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,8 +22,8 @@ pub struct Mount {
     pub point: PathBuf,
     /// Kind of the file system.
     pub kind: String,
-    /// Options of this mount, as `MS_…`.
-    flags: libc::c_ulong,
+    /// Options of this mount.
+    flags: MountFlags,
 }
 
 impl Mount {
@@ -43,7 +43,7 @@ impl Mount {
             root: unescaped(words[3]),
             point: unescaped(words[4]),
             kind: text(words.get(6 + optional + 1)?),
-            flags: words[5].split(|byte| *byte == b',').map(flag).fold(0, |all, one| all | one),
+            flags: words[5].split(|byte| *byte == b',').map(flag).collect(),
         })
     }
 
@@ -75,7 +75,7 @@ pub enum Change {
         /// Where it is mounted.
         path: CString,
         /// The options that it has.
-        flags: libc::c_ulong,
+        flags: MountFlags,
     },
     /// What is at this path becomes a mount, which takes no writes.
     Fixed(CString),
@@ -110,24 +110,23 @@ impl Change {
 
     /// Makes it, in the calling process's namespace. Makes only system calls.
     pub fn make(&self) -> io::Result<()> {
-        let again = libc::MS_REMOUNT | libc::MS_BIND | libc::MS_RDONLY;
+        let again = |path: &CStr, flags| {
+            let flags = MountFlags::BIND | MountFlags::RDONLY | flags;
+            rustix::mount::mount_remount(path, flags, c"")
+        };
         match self {
-            Change::ReadOnly { path, flags } => mount(None, path, None, again | flags, None),
-            Change::Fixed(path) => {
-                // With what is mounted below.
-                mount(Some(path), path, None, libc::MS_BIND | libc::MS_REC, None)?;
-                mount(None, path, None, again | NOTHING_RUNS, None)
-            }
+            Change::ReadOnly { path, flags } => again(path, *flags),
+            // With what is mounted below.
+            Change::Fixed(path) => rustix::mount::mount_bind_recursive(path, path)
+                .and_then(|()| again(path, NOTHING_RUNS)),
             Change::Covered(path) => {
-                let (kind, options) = (Some(c"tmpfs"), Some(c"size=4k,mode=555"));
-                mount(kind, path, kind, libc::MS_RDONLY | NOTHING_RUNS, options)
+                let (kind, flags) = (c"tmpfs", MountFlags::RDONLY | NOTHING_RUNS);
+                rustix::mount::mount(kind, path, kind, flags, c"size=4k,mode=555")
             }
-            Change::Moved(from, to) => mount(Some(from), to, None, libc::MS_MOVE, None),
-            Change::Gone(path) => {
-                // SAFETY: a string that ends with a zero.
-                check(unsafe { libc::umount2(path.as_ptr(), libc::MNT_DETACH) }).map(drop)
-            }
-        }
+            Change::Moved(from, to) => rustix::mount::mount_move(from, to),
+            Change::Gone(path) => rustix::mount::unmount(path, UnmountFlags::DETACH),
+        }?;
+        Ok(())
     }
 
     /// What it does, for people.
@@ -145,7 +144,8 @@ impl Change {
     }
 }
 
-const NOTHING_RUNS: libc::c_ulong = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
+const NOTHING_RUNS: MountFlags =
+    MountFlags::NOSUID.union(MountFlags::NODEV).union(MountFlags::NOEXEC);
 
 /// Moves the calling thread, with its process if that has no other one, into a new mount namespace
 /// with the same mounts. What is mounted in the old one later arrives, but not below `/proc` and
@@ -154,38 +154,27 @@ const NOTHING_RUNS: libc::c_ulong = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_
 pub fn leave() -> io::Result<()> {
     // SAFETY: takes a number.
     check(unsafe { libc::unshare(libc::CLONE_NEWNS) })?;
-    mount(None, c"/", None, libc::MS_REC | libc::MS_SLAVE, None)?;
+    let propagate =
+        |at: &CStr, how| rustix::mount::mount_change(at, MountPropagationFlags::REC | how);
+    propagate(c"/", MountPropagationFlags::DOWNSTREAM)?;
     for kernels in [c"/proc", c"/sys"] {
         // An error means that nothing is mounted there.
-        let _ = mount(None, kernels, None, libc::MS_REC | libc::MS_PRIVATE, None);
+        let _ = propagate(kernels, MountPropagationFlags::PRIVATE);
     }
     Ok(())
 }
 
-fn mount(
-    from: Option<&CStr>,
-    to: &CStr,
-    kind: Option<&CStr>,
-    flags: libc::c_ulong,
-    options: Option<&CStr>,
-) -> io::Result<()> {
-    let [from, kind, options] = [from, kind, options].map(|text| text.map_or(null(), CStr::as_ptr));
-    // SAFETY: strings that end with a zero, or null where the call takes none.
-    check(unsafe { libc::mount(from, to.as_ptr(), kind, flags, options.cast()) }).map(drop)
-}
-
-fn flag(word: &[u8]) -> libc::c_ulong {
-    const MS_NOSYMFOLLOW: libc::c_ulong = 256;
+fn flag(word: &[u8]) -> MountFlags {
     match word {
-        b"ro" => libc::MS_RDONLY,
-        b"nosuid" => libc::MS_NOSUID,
-        b"nodev" => libc::MS_NODEV,
-        b"noexec" => libc::MS_NOEXEC,
-        b"noatime" => libc::MS_NOATIME,
-        b"nodiratime" => libc::MS_NODIRATIME,
-        b"relatime" => libc::MS_RELATIME,
-        b"nosymfollow" => MS_NOSYMFOLLOW,
-        _ => 0,
+        b"ro" => MountFlags::RDONLY,
+        b"nosuid" => MountFlags::NOSUID,
+        b"nodev" => MountFlags::NODEV,
+        b"noexec" => MountFlags::NOEXEC,
+        b"noatime" => MountFlags::NOATIME,
+        b"nodiratime" => MountFlags::NODIRATIME,
+        b"relatime" => MountFlags::RELATIME,
+        b"nosymfollow" => MountFlags::NOSYMFOLLOW,
+        _ => MountFlags::empty(),
     }
 }
 
@@ -225,7 +214,7 @@ mod tests {
     fn a_mount_is_read_from_its_line() {
         let line = b"41 31 0:38 /a\\040b /sys/fs/c\\134d rw,nosuid,noexec,relatime shared:9 master:2 - cgroup2 x rw";
         let mount = Mount::parse(line).expect("a mount");
-        let flags = libc::MS_NOSUID | libc::MS_NOEXEC | libc::MS_RELATIME;
+        let flags = MountFlags::NOSUID | MountFlags::NOEXEC | MountFlags::RELATIME;
         let (root, point) = ("/a b".into(), "/sys/fs/c\\d".into());
         let (id, parent) = ("41".into(), "31".into());
         let expected = Mount { id, parent, root, point, kind: "cgroup2".into(), flags };
@@ -282,7 +271,7 @@ mod tests {
                 // SAFETY: ends the child at once.
                 unsafe { libc::_exit(status as i32) }
             }
-            pid => crate::process::wait(pid, true).expect("waited").expect("ended").1,
+            pid => crate::process::wait(pid, true).expect("waited").expect("ended"),
         };
         assert_eq!(child.code(), Some(3));
         for inside in [&fixed, &covered] {

@@ -1,16 +1,12 @@
 //! Linux's packet filter: a socket that asks nftables, and the tables of the older iptables.
-use crate::{check, fd, socket};
+use crate::{check, socket};
 use std::io;
 use std::mem::zeroed;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 /// A netlink socket that asks nftables, in the calling thread's network namespace.
 pub fn open() -> io::Result<OwnedFd> {
-    let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
-    // SAFETY: no memory involved.
-    let new = check(unsafe { libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_NETFILTER) })?;
-    // SAFETY: a new descriptor that no other value owns.
-    Ok(unsafe { fd::own(new) })
+    socket::open_netfilter()
 }
 
 /// What a table of iptables has (`struct ipt_getinfo`).

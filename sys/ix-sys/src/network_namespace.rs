@@ -1,8 +1,9 @@
 //! Network namespaces of threads (network_namespaces(7)).
 use crate::check;
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::fs::{File, Metadata};
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 
 /// Moves the calling thread into a new network namespace (unshare(2)).
@@ -14,8 +15,7 @@ pub fn enter_new() -> io::Result<()> {
 /// Moves the calling thread into the namespace of a descriptor (setns(2)). Makes only a system
 /// call, so it may be used between fork and exec.
 pub fn enter(namespace: BorrowedFd<'_>) -> io::Result<()> {
-    // SAFETY: no memory is passed.
-    check(unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) }).map(drop)
+    Ok(move_into_link_name_space(namespace, Some(LinkNameSpaceType::Network))?)
 }
 
 /// Whether the calling thread is in the namespace of a descriptor.

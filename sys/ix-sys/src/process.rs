@@ -1,147 +1,18 @@
-//! Processes: identities, signals, and waiting for their end.
+//! Processes: users and rights, signals, and waiting for their end.
 use crate::poll::{PollFd, poll};
 use crate::{check, fd, retry};
 use std::io;
-use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-/// The effective user (geteuid(2)); 0 is root.
-pub fn user_id() -> u32 {
-    // SAFETY: no arguments, and it cannot fail.
-    unsafe { libc::geteuid() }
-}
-
-/// The effective group (getegid(2)).
-pub fn group_id() -> u32 {
-    // SAFETY: no arguments, and it cannot fail.
-    unsafe { libc::getegid() }
-}
-
-/// True if the process runs as root.
-pub fn is_root() -> bool {
-    user_id() == 0
-}
-
-/// Users that systemd gives out for a time (DynamicUser), of which IX takes some for its dataplanes
-/// and programs; no file belongs to one.
-pub const USERS_FOR_A_TIME: RangeInclusive<u32> = 61184..=65519;
-
-/// The one behind [`USERS_FOR_A_TIME`], which systemd gives to nobody. IX gives it to no program
-/// and no dataplane: it owns what no process should.
-pub const USER_OF_NO_PROCESS: u32 = *USERS_FOR_A_TIME.end() + 1;
-
-/// Both: no program is given one of these by its number, and none that is root has them.
-pub const USERS_OF_IX: RangeInclusive<u32> = *USERS_FOR_A_TIME.start()..=USER_OF_NO_PROCESS;
-
-/// From now on no other process of the same user can trace this one, read its memory or take its
-/// descriptors, and it dumps no core (prctl(2), PR_SET_DUMPABLE).
-pub fn forbid_tracing() -> io::Result<()> {
-    // SAFETY: takes numbers.
-    check(unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) }).map(drop)
-}
-
-/// From now on a process that has root's number, but not root's rights, can neither signal this
-/// process of root nor change its limits: Linux compares numbers with the real and the saved user
-/// (kill(2), prlimit(2)), and no process has the one that they are now. Root's rights come with the
-/// effective user, which stays. A child that executes a program calls [`reveal_user`] first.
-/// Nothing changes for others than root, and in a user namespace that lacks the number.
-pub fn hide_user() -> io::Result<()> {
-    if !is_root() {
-        return Ok(());
-    }
-    // SAFETY: takes numbers.
-    let hidden = check(unsafe { libc::setresuid(USER_OF_NO_PROCESS, 0, USER_OF_NO_PROCESS) });
-    match hidden {
-        Err(e) if e.raw_os_error() == Some(libc::EINVAL) => Ok(()),
-        hidden => hidden.map(drop),
-    }
-}
-
-/// Takes [`hide_user`] back. Makes only system calls, for the calling thread, so it may be used
-/// between fork and exec.
-pub fn reveal_user() -> io::Result<()> {
-    // SAFETY: no arguments, and it cannot fail.
-    let user = i64::from(unsafe { libc::geteuid() });
-    // SAFETY: takes numbers. Not libc's function, which asks all threads of the process.
-    let made = unsafe { libc::syscall(libc::SYS_setresuid, user, user, user) };
-    if made < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
-}
-
-/// Makes files and sockets as this user, in the calling thread alone (setfsuid(2)). Who may not do
-/// that makes them as itself.
-pub fn with_file_user<T>(user: u32, make: impl FnOnce() -> T) -> T {
-    // SAFETY: takes a number. It answers with the user before, whether it has changed or not.
-    let before = unsafe { libc::setfsuid(user) };
-    let made = make();
-    // SAFETY: as above.
-    unsafe { libc::setfsuid(before as u32) };
-    made
-}
-
-/// For a process of root with one thread: it keeps root's rights, and is a user whom no other
-/// process has. So a process that has root's number, but not root's rights, can change neither its
-/// priority nor its hardware threads (sched_setaffinity(2) compares effective users). Nothing
-/// changes for others than root, and in a user namespace that lacks the number.
-pub fn leave_roots_number() -> io::Result<()> {
-    if !is_root() {
-        return Ok(());
-    }
-    // SAFETY: takes numbers.
-    unsafe {
-        check(libc::prctl(libc::PR_SET_KEEPCAPS, 1, 0, 0, 0))?;
-        let user = USER_OF_NO_PROCESS;
-        match check(libc::setresuid(user, user, user)) {
-            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => return Ok(()),
-            left => left?,
-        };
-    }
-    set_rights(Rights::AllPermitted)
-}
-
-/// What [`set_rights`] makes of a thread's rights (capabilities(7)).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Rights {
-    /// None, and none can come back.
-    None,
-    /// All that it may have.
-    AllPermitted,
-}
-
-/// For each half of the rights: effective, permitted, inheritable.
-type RightsWords = [[u32; 3]; 2];
-const RIGHTS_VERSION_3: u32 = 0x2008_0522;
-
-fn rights() -> io::Result<RightsWords> {
-    let (header, mut rights) = ([RIGHTS_VERSION_3, 0], [[0u32; 3]; 2]);
-    // SAFETY: takes arrays of the sizes that this version has.
-    let read = unsafe { libc::syscall(libc::SYS_capget, header.as_ptr(), rights.as_mut_ptr()) };
-    check(read).map(|_| rights)
-}
-
-/// Changes the rights of the calling thread (capset(2)). Makes only system calls.
-pub(crate) fn set_rights(to: Rights) -> io::Result<()> {
-    let (header, mut rights) = ([RIGHTS_VERSION_3, 0], rights()?);
-    rights.iter_mut().for_each(|half| match to {
-        Rights::None => *half = [0; 3],
-        Rights::AllPermitted => half[0] = half[1],
-    });
-    // SAFETY: takes arrays of the sizes that this version has.
-    check(unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), rights.as_ptr()) }).map(drop)
-}
-
-/// Whether the calling thread has any right of root, or could take one.
-pub(crate) fn has_rights() -> io::Result<bool> {
-    Ok(rights()?.iter().any(|[effective, permitted, _]| effective | permitted != 0))
-}
-
-/// The calling thread's number (gettid(2)).
-pub fn thread_id() -> i32 {
-    // SAFETY: no arguments, and it cannot fail.
-    unsafe { libc::gettid() }
-}
+#[cfg(feature = "host")]
+mod users;
+#[cfg(feature = "host")]
+pub use users::*;
+#[cfg(feature = "host")]
+pub(crate) use users::{Rights, has_rights, set_rights};
 
 /// Sends a signal to a process (kill(2)); 0 only tests whether the process exists. After a process
 /// was waited for, its number may belong to another one.
@@ -150,14 +21,23 @@ pub fn kill(pid: i32, signal: i32) -> io::Result<()> {
     check(unsafe { libc::kill(pid, signal) }).map(drop)
 }
 
-/// Waits for the end of one child, or of any with -1 (waitpid(2)); without `block` it does not
-/// wait. `None`: no child has ended.
-pub fn wait(pid: i32, block: bool) -> io::Result<Option<(i32, ExitStatus)>> {
-    let mut status = 0;
-    let flags = if block { 0 } else { libc::WNOHANG };
-    // SAFETY: fills a local.
-    let ended = check(unsafe { libc::waitpid(pid, &raw mut status, flags) })?;
-    Ok((ended != 0).then(|| (ended, ExitStatus::from_raw(status))))
+/// Waits for the end of a child (waitpid(2)); without `block` it does not wait. `None`: it has not
+/// ended.
+#[cfg(feature = "host")]
+pub fn wait(pid: i32, block: bool) -> io::Result<Option<ExitStatus>> {
+    use rustix::process::{Pid, WaitOptions, waitpid};
+    let flags = if block { WaitOptions::empty() } else { WaitOptions::NOHANG };
+    let ended = waitpid(Pid::from_raw(pid), flags)?;
+    Ok(ended.map(|(_, status)| ExitStatus::from_raw(status.as_raw())))
+}
+
+/// Waits for the end of whichever child, without blocking. `None`: none has ended; an error
+/// (`ECHILD`): there is none.
+#[cfg(feature = "host")]
+pub fn wait_for_any() -> io::Result<Option<ExitStatus>> {
+    use rustix::process::{WaitOptions, wait};
+    let ended = wait(WaitOptions::NOHANG)?;
+    Ok(ended.map(|(_, status)| ExitStatus::from_raw(status.as_raw())))
 }
 
 /// The number of a child of the calling thread that has ended and was not waited for; it still is
@@ -253,10 +133,10 @@ pub fn signal_pidfd(process: RawFd, signal: i32) -> io::Result<()> {
     check(sent).map(drop)
 }
 
-/// Ticks per second of the times in `/proc` (sysconf(3)).
+/// Ticks per second of the times in `/proc`.
+#[cfg(feature = "host")]
 pub fn ticks_per_s() -> u64 {
-    // SAFETY: a plain query.
-    unsafe { libc::sysconf(libc::_SC_CLK_TCK) }.max(1) as u64
+    rustix::param::clock_ticks_per_second()
 }
 
 #[cfg(test)]

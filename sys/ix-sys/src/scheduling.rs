@@ -31,6 +31,6 @@ pub fn set_policy(thread: i32, policy: Policy) -> io::Result<()> {
 /// Sets a thread's share among threads of the default policy: -20 is the largest, 19 the smallest
 /// (setpriority(2)).
 pub fn set_nice(thread: u32, nice: i32) -> io::Result<()> {
-    // SAFETY: takes numbers.
-    check(unsafe { libc::setpriority(libc::PRIO_PROCESS, thread, nice) }).map(drop)
+    let thread = rustix::process::Pid::from_raw(thread.cast_signed());
+    Ok(rustix::process::setpriority_process(thread, nice)?)
 }

@@ -2,12 +2,22 @@
 use crate::process::Process;
 use crate::{check, fd, retry};
 use std::io;
-use std::mem::{offset_of, zeroed};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::mem::zeroed;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
-use std::time::Duration;
+
+#[cfg(feature = "host")]
+mod frames;
+#[cfg(feature = "host")]
+mod groups;
+#[cfg(feature = "host")]
+mod netlink;
+#[cfg(feature = "host")]
+mod options;
+#[cfg(feature = "host")]
+mod unix;
+#[cfg(feature = "host")]
+pub use {frames::*, groups::*, netlink::*, options::*, unix::*};
 
 /// A value that any bytes make, without padding: what the kernel fills in for an option.
 ///
@@ -49,21 +59,6 @@ unsafe fn set<T>(fd: BorrowedFd<'_>, level: i32, option: i32, value: &T) -> io::
     let (value, len) = ((&raw const *value).cast(), size_of::<T>() as libc::socklen_t);
     // SAFETY: `value` is `len` readable bytes for the length of the call.
     check(unsafe { libc::setsockopt(fd.as_raw_fd(), level, option, value, len) }).map(drop)
-}
-
-/// A read waits no longer than this for something to come, for ever if it is zero (SO_RCVTIMEO).
-pub fn set_receive_timeout(fd: BorrowedFd<'_>, timeout: Duration) -> io::Result<()> {
-    set_timeout(fd, libc::SO_RCVTIMEO, timeout)
-}
-
-/// Sets an option that is a length of time.
-fn set_timeout(fd: BorrowedFd<'_>, option: i32, timeout: Duration) -> io::Result<()> {
-    let timeout = libc::timeval {
-        tv_sec: timeout.as_secs().min(i64::MAX as u64) as libc::time_t,
-        tv_usec: libc::suseconds_t::from(timeout.subsec_micros() as i32),
-    };
-    // SAFETY: the type of all these options; two numbers.
-    unsafe { set(fd, libc::SOL_SOCKET, option, &timeout) }
 }
 
 /// Reads a socket option into a plain value; a shorter one of the kernel's leaves the rest zero.
@@ -112,24 +107,6 @@ pub fn reset_on_close(fd: &impl AsFd) -> io::Result<()> {
     let linger = libc::linger { l_onoff: 1, l_linger: 0 };
     // SAFETY: the type of this option; two numbers.
     unsafe { set(fd.as_fd(), libc::SOL_SOCKET, libc::SO_LINGER, &linger) }
-}
-
-/// The congestion control of a connection, or of those that a listener takes (tcp(7),
-/// TCP_CONGESTION).
-pub fn set_congestion_control(fd: &impl AsFd, name: &str) -> io::Result<()> {
-    let (fd, value, len) =
-        (fd.as_fd().as_raw_fd(), name.as_ptr().cast(), name.len() as libc::socklen_t);
-    // SAFETY: `name` is `len` readable bytes for the length of the call.
-    check(unsafe { libc::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_CONGESTION, value, len) })
-        .map(drop)
-}
-
-/// Bytes that came in and were not read yet (FIONREAD).
-pub fn unread_bytes(fd: &impl AsFd) -> io::Result<usize> {
-    let mut bytes = 0i32;
-    // SAFETY: FIONREAD writes one integer.
-    check(unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), libc::FIONREAD, &raw mut bytes) })?;
-    Ok(bytes.max(0) as usize)
 }
 
 /// Bytes that were written to a connection and that its peer has not acknowledged (tcp(7),
@@ -199,35 +176,6 @@ fn inet_address(address: SocketAddr) -> (libc::sockaddr_storage, libc::socklen_t
     (storage, len as libc::socklen_t)
 }
 
-/// IP addresses of the interfaces in the calling thread's network namespace, the loopback's
-/// included (getifaddrs(3)).
-pub fn local_addresses() -> io::Result<Vec<IpAddr>> {
-    let mut list = std::ptr::null_mut();
-    // SAFETY: writes the list's head to a local.
-    check(unsafe { libc::getifaddrs(&raw mut list) })?;
-    let (mut found, mut at) = (Vec::new(), list);
-    while !at.is_null() {
-        // SAFETY: an element of the list, which is freed below.
-        let entry = unsafe { &*at };
-        // SAFETY: an address is null or a socket address of the family that it names.
-        let family = unsafe { entry.ifa_addr.as_ref() }.map(|a| i32::from(a.sa_family));
-        if family == Some(libc::AF_INET) {
-            // SAFETY: of this family, so it is as long as this structure.
-            let address = unsafe { *entry.ifa_addr.cast::<libc::sockaddr_in>() };
-            found.push(Ipv4Addr::from(u32::from_be(address.sin_addr.s_addr)).into());
-        }
-        if family == Some(libc::AF_INET6) {
-            // SAFETY: as above.
-            let address = unsafe { *entry.ifa_addr.cast::<libc::sockaddr_in6>() };
-            found.push(Ipv6Addr::from(address.sin6_addr.s6_addr).into());
-        }
-        at = entry.ifa_next;
-    }
-    // SAFETY: the list from getifaddrs, of which nothing is used any more.
-    unsafe { libc::freeifaddrs(list) };
-    Ok(found)
-}
-
 /// The two ends of a connection between processes, close-on-exec (socketpair(2)); `kind` as
 /// `SOCK_SEQPACKET`.
 pub fn pair(kind: i32) -> io::Result<(OwnedFd, OwnedFd)> {
@@ -240,53 +188,6 @@ pub fn pair(kind: i32) -> io::Result<(OwnedFd, OwnedFd)> {
     Ok((one, other))
 }
 
-/// A Unix socket of `kind` that listens at `path`; `@NAME` is one without a file. An existing file
-/// is an error ([`io::ErrorKind::AddrInUse`]).
-pub fn listen_unix(kind: i32, path: &str) -> io::Result<OwnedFd> {
-    let fd = open(libc::AF_UNIX, kind)?;
-    let (address, len) = unix_address(path)?;
-    // SAFETY: `address` is `len` readable bytes for the length of the call.
-    check(unsafe { libc::bind(fd.as_raw_fd(), (&raw const address).cast(), len) })?;
-    // SAFETY: no memory is passed.
-    check(unsafe { libc::listen(fd.as_raw_fd(), 16) })?;
-    Ok(fd)
-}
-
-/// A listening stream socket with a file at a path, which no other user may open until its mode is
-/// changed. An existing file is an error ([`io::ErrorKind::AddrInUse`]).
-pub fn listen_unix_closed(path: &Path, backlog: i32) -> io::Result<OwnedFd> {
-    let fd = open(libc::AF_UNIX, libc::SOCK_STREAM)?;
-    let (address, len) = file_address(path.as_os_str().as_bytes())?;
-    // SAFETY: takes numbers. A socket's mode before it is bound is that of the file that bind
-    // makes.
-    check(unsafe { libc::fchmod(fd.as_raw_fd(), 0) })?;
-    // SAFETY: `address` is `len` readable bytes for the length of the call.
-    check(unsafe { libc::bind(fd.as_raw_fd(), (&raw const address).cast(), len) })?;
-    listen(fd.as_fd(), backlog)?;
-    Ok(fd)
-}
-
-/// A Unix socket of `kind` that is connected to the one that listens at `path`.
-pub fn connect_unix(kind: i32, path: &str) -> io::Result<OwnedFd> {
-    let fd = open(libc::AF_UNIX, kind)?;
-    let (address, len) = unix_address(path)?;
-    // SAFETY: `address` is `len` readable bytes for the length of the call.
-    check(unsafe { libc::connect(fd.as_raw_fd(), (&raw const address).cast(), len) })?;
-    Ok(fd)
-}
-
-/// A stream that is connected to the socket that listens at `path`. Where its queue is full,
-/// because its process is stopped, the error is [`io::ErrorKind::WouldBlock`] after `within`.
-pub fn connect_unix_within(path: &Path, within: Duration) -> io::Result<OwnedFd> {
-    let fd = open(libc::AF_UNIX, libc::SOCK_STREAM)?;
-    let (address, len) = file_address(path.as_os_str().as_bytes())?;
-    set_timeout(fd.as_fd(), libc::SO_SNDTIMEO, within)?;
-    // SAFETY: `address` is `len` readable bytes for the length of the call.
-    check(unsafe { libc::connect(fd.as_raw_fd(), (&raw const address).cast(), len) })?;
-    set_timeout(fd.as_fd(), libc::SO_SNDTIMEO, Duration::ZERO)?;
-    Ok(fd)
-}
-
 /// The next connection of a listener, close-on-exec and never blocking.
 pub fn accept(listener: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
@@ -295,33 +196,6 @@ pub fn accept(listener: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let new = check(unsafe { libc::accept4(listener.as_raw_fd(), none.0, none.1, flags) })?;
     // SAFETY: a new descriptor that no other value owns.
     Ok(unsafe { fd::own(new) })
-}
-
-/// The address of a path; `@NAME` is an abstract one.
-fn unix_address(path: &str) -> io::Result<(libc::sockaddr_un, libc::socklen_t)> {
-    let (mut address, mut len) = file_address(path.as_bytes())?;
-    if path.starts_with('@') {
-        address.sun_path[0] = 0;
-        len -= 1; // without the terminating zero
-    }
-    Ok((address, len))
-}
-
-/// The address of a file.
-fn file_address(path: &[u8]) -> io::Result<(libc::sockaddr_un, libc::socklen_t)> {
-    // SAFETY: all-zero bytes are a valid address.
-    let mut address: libc::sockaddr_un = unsafe { zeroed() };
-    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
-    let most = address.sun_path.len() - 1;
-    if path.is_empty() || path.contains(&0) || path.len() > most {
-        let why = format!("not a path of at most {most} bytes");
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
-    }
-    for (to, from) in address.sun_path.iter_mut().zip(path) {
-        *to = *from as libc::c_char;
-    }
-    let len = offset_of!(libc::sockaddr_un, sun_path) + path.len() + 1;
-    Ok((address, len as libc::socklen_t))
 }
 
 /// Descriptors in one message at most (the kernel's SCM_MAX_FD).
@@ -546,117 +420,6 @@ pub fn receive(from: BorrowedFd<'_>, to: &mut [u8], flags: i32) -> io::Result<us
     Ok(n as usize)
 }
 
-/// A routing socket of the calling thread's network namespace that hears these groups (`RTMGRP_…`);
-/// its errors come with the kernel's explanation (netlink(7)).
-pub fn open_routing(groups: u32) -> io::Result<OwnedFd> {
-    open_netlink(libc::NETLINK_ROUTE, groups)
-}
-
-/// A socket for the families of generic netlink, which each have a name.
-pub fn open_generic_netlink() -> io::Result<OwnedFd> {
-    open_netlink(libc::NETLINK_GENERIC, 0)
-}
-
-/// A socket that tells of the sockets of the calling thread's network namespace (sock_diag(7)).
-pub fn open_sock_diag() -> io::Result<OwnedFd> {
-    open_netlink(libc::NETLINK_SOCK_DIAG, 0)
-}
-
-fn open_netlink(protocol: i32, groups: u32) -> io::Result<OwnedFd> {
-    const NETLINK_CAP_ACK: i32 = 10;
-    const NETLINK_EXT_ACK: i32 = 11;
-    let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
-    // SAFETY: no memory involved.
-    let new = check(unsafe { libc::socket(libc::AF_NETLINK, kind, protocol) })?;
-    // SAFETY: a new descriptor that no other value owns.
-    let fd = unsafe { fd::own(new) };
-    // SAFETY: all-zero bytes are a valid address.
-    let mut address: libc::sockaddr_nl = unsafe { zeroed() };
-    address.nl_family = libc::AF_NETLINK as libc::sa_family_t;
-    address.nl_groups = groups;
-    bind(fd.as_fd(), &address)?;
-    for option in [NETLINK_EXT_ACK, NETLINK_CAP_ACK] {
-        // A kernel without it gives no explanations, and that is all.
-        let _ = set_option(fd.as_fd(), libc::SOL_NETLINK, option, 1);
-    }
-    Ok(fd)
-}
-
-/// A packet socket of an interface by its number: all frames that come in, and what is sent goes
-/// out as it is (packet(7)).
-pub fn open_packets(ifindex: u32) -> io::Result<OwnedFd> {
-    // A socket that is not bound yet hears nothing.
-    let fd = open(libc::AF_PACKET, libc::SOCK_RAW)?;
-    // SAFETY: all-zero bytes are a valid address.
-    let mut address: libc::sockaddr_ll = unsafe { zeroed() };
-    address.sll_family = libc::AF_PACKET as libc::sa_family_t;
-    address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
-    address.sll_ifindex = ifindex as i32;
-    bind(fd.as_fd(), &address)?;
-    Ok(fd)
-}
-
-/// A packet socket that hears nothing. While it is open, the interface's card takes frames for
-/// these Ethernet groups (PACKET_MR_MULTICAST in packet(7)).
-pub fn hear_groups(ifindex: u32, groups: &[[u8; 6]]) -> io::Result<OwnedFd> {
-    let fd = open(libc::AF_PACKET, libc::SOCK_RAW)?;
-    for group in groups {
-        hear(fd.as_fd(), ifindex, libc::PACKET_MR_MULTICAST, *group)?;
-    }
-    Ok(fd)
-}
-
-/// The same for all groups (PACKET_MR_ALLMULTI).
-pub fn hear_all_groups(ifindex: u32) -> io::Result<OwnedFd> {
-    let fd = open(libc::AF_PACKET, libc::SOCK_RAW)?;
-    hear(fd.as_fd(), ifindex, libc::PACKET_MR_ALLMULTI, [0; 6])?;
-    Ok(fd)
-}
-
-/// Adds what the interface's card takes for a packet socket.
-fn hear(fd: BorrowedFd<'_>, ifindex: u32, kind: i32, group: [u8; 6]) -> io::Result<()> {
-    let mut address = [0; 8];
-    address[..6].copy_from_slice(&group);
-    let request = libc::packet_mreq {
-        mr_ifindex: ifindex as i32,
-        mr_type: kind as u16,
-        mr_alen: 6,
-        mr_address: address,
-    };
-    // SAFETY: the option takes this type, in which the address is by value.
-    unsafe { set(fd, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &request) }
-}
-
-/// A socket that hears nothing. While it is open, Linux is in these IPv6 groups on the interface:
-/// it tells routers and switches so (RFC 3810), and its card takes their frames.
-pub fn join_groups(ifindex: u32, groups: &[[u8; 16]]) -> io::Result<OwnedFd> {
-    let fd = open(libc::AF_INET6, libc::SOCK_DGRAM)?;
-    for group in groups {
-        let request = libc::ipv6_mreq {
-            ipv6mr_multiaddr: libc::in6_addr { s6_addr: *group },
-            ipv6mr_interface: ifindex,
-        };
-        // SAFETY: the option takes this type, in which the address is by value.
-        unsafe { set(fd.as_fd(), libc::IPPROTO_IPV6, libc::IPV6_ADD_MEMBERSHIP, &request) }?;
-    }
-    Ok(fd)
-}
-
-/// The same for groups of IPv4. A socket may be in few groups (`net.ipv4.igmp_max_memberships`).
-pub fn join_groups_v4(ifindex: u32, groups: &[[u8; 4]]) -> io::Result<OwnedFd> {
-    let fd = open(libc::AF_INET, libc::SOCK_DGRAM)?;
-    for group in groups {
-        let request = libc::ip_mreqn {
-            imr_multiaddr: libc::in_addr { s_addr: u32::from_ne_bytes(*group) },
-            imr_address: libc::in_addr { s_addr: 0 },
-            imr_ifindex: ifindex as i32,
-        };
-        // SAFETY: the option takes this type, in which the addresses are by value.
-        unsafe { set(fd.as_fd(), libc::IPPROTO_IP, libc::IP_ADD_MEMBERSHIP, &request) }?;
-    }
-    Ok(fd)
-}
-
 /// From now on the socket hears nothing that comes in by the interface of this number
 /// (SO_ATTACH_FILTER in socket(7)).
 pub fn refuse_from(fd: BorrowedFd<'_>, ifindex: u32) -> io::Result<()> {
@@ -678,19 +441,11 @@ pub fn refuse_from(fd: BorrowedFd<'_>, ifindex: u32) -> io::Result<()> {
     unsafe { set(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program) }
 }
 
-/// Binds to an address, which is a `sockaddr_…` (bind(2)).
-fn bind<T>(fd: BorrowedFd<'_>, address: &T) -> io::Result<()> {
-    let (address, len) = ((&raw const *address).cast(), size_of::<T>() as libc::socklen_t);
-    // SAFETY: `address` is `len` readable bytes for the length of the call.
-    check(unsafe { libc::bind(fd.as_raw_fd(), address, len) }).map(drop)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::poll::{PollFd, poll};
-    use std::ffi::OsStr;
-    use std::os::unix::fs::PermissionsExt;
+    use std::time::Duration;
 
     #[test]
     fn messages_and_descriptors_arrive_whole() {
@@ -718,7 +473,6 @@ mod tests {
         let mut ends = [PollFd::new(&server, libc::POLLIN)];
         assert_eq!(poll(&mut ends, Some(Duration::from_secs(10))).unwrap(), 1);
         assert_eq!(receive(server.as_fd(), &mut buffer, 0).unwrap(), 0);
-        assert!(unix_address("").is_err() && unix_address(&"x".repeat(200)).is_err());
     }
 
     #[test]
@@ -767,51 +521,5 @@ mod tests {
         // Its value has an address in it.
         let filter = set_option(fd.as_fd(), libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, 1);
         assert_eq!(filter.unwrap_err().kind(), io::ErrorKind::InvalidInput);
-    }
-
-    #[test]
-    fn a_read_waits_no_longer_than_it_may() {
-        let (one, _other) = pair(libc::SOCK_STREAM).unwrap();
-        let patience = Duration::from_millis(20);
-        set_receive_timeout(one.as_fd(), patience).unwrap();
-        let began = std::time::Instant::now();
-        let nothing = receive(one.as_fd(), &mut [0; 8], 0).unwrap_err();
-        assert_eq!(nothing.kind(), io::ErrorKind::WouldBlock);
-        assert!(began.elapsed() >= patience);
-    }
-
-    #[test]
-    fn a_closed_file_is_nobodys_whatever_its_name() {
-        let folder = std::env::temp_dir();
-        // The first has the name of a socket without a file, the second is no text.
-        for end in [&b"@ix-sys"[..], b"ix-sys-\xff"] {
-            let mut name = end.to_vec();
-            name.extend(format!("-{}", std::process::id()).bytes());
-            let path = folder.join(OsStr::from_bytes(&name));
-            let _listener = listen_unix_closed(&path, 1).unwrap();
-            let mode = std::fs::symlink_metadata(&path).unwrap().permissions().mode();
-            let again = listen_unix_closed(&path, 1).unwrap_err();
-            std::fs::remove_file(&path).unwrap();
-            assert_eq!((mode & 0o777, again.kind()), (0, io::ErrorKind::AddrInUse));
-        }
-        {
-            // Nobody accepts: the queue has room for two, and then there is an end to waiting.
-            let path = std::env::temp_dir().join(format!("ix-full-{}", std::process::id()));
-            let _ = std::fs::remove_file(&path);
-            let listener = listen_unix_closed(&path, 1).unwrap();
-            let connect = || connect_unix_within(&path, Duration::from_millis(20));
-            let all: Vec<_> = (0..4).map(|_| connect()).collect();
-            drop(listener);
-            let nobody = connect();
-            std::fs::remove_file(&path).unwrap();
-            assert!(all[0].is_ok());
-            let last = all[3].as_ref().unwrap_err();
-            assert_eq!(last.kind(), io::ErrorKind::WouldBlock);
-            assert_eq!(nobody.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
-        }
-        for wrong in ["", "with\0zero", &"x".repeat(108)] {
-            let e = listen_unix_closed(Path::new(wrong), 1).unwrap_err();
-            assert_eq!(e.to_string(), "not a path of at most 107 bytes");
-        }
     }
 }

@@ -81,8 +81,7 @@ pub fn forbid_typing() -> io::Result<()> {
         if e.raw_os_error() != Some(libc::EACCES) {
             return Err(e);
         }
-        // SAFETY: takes numbers.
-        unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
+        rustix::thread::set_no_new_privs(true)?;
         install()
     })
 }

@@ -1,7 +1,6 @@
 //! Ethernet interfaces whose other end is a process: `/dev/net/tun` (linux/if_tun.h).
 use crate::check;
-use crate::interface::request;
-use crate::process;
+use crate::interface::Request;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -20,12 +19,12 @@ pub fn open() -> io::Result<File> {
 /// not exist. With `header` each frame begins with a `virtio_net_hdr`. The interface is deleted
 /// with its last queue.
 pub fn attach(file: &File, name: &str, header: bool) -> io::Result<()> {
-    let mut request = request(name);
+    let mut request = Request::new(name);
     let mut flags = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_MULTI_QUEUE;
     if header {
         flags |= libc::IFF_VNET_HDR;
     }
-    request.ifr_ifru.ifru_flags = flags as i16;
+    request.set((flags as i16).to_ne_bytes());
     // SAFETY: TUNSETIFF reads and writes an `ifreq`.
     let ret = unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF as _, &raw mut request) };
     check(ret).map(drop)
@@ -40,7 +39,9 @@ pub fn keep(queue: &File) -> io::Result<()> {
 /// Gives the queue's interface an owner. Linux lets any user add a queue to an interface that has
 /// none, and gives that queue a part of the packets. Root makes it a user whom no process has,
 /// because root of a user namespace may be the same user as we are.
+#[cfg(feature = "host")]
 pub fn own(queue: &File) -> io::Result<()> {
+    use crate::process;
     let own = |user: u32| {
         // SAFETY: TUNSETOWNER takes a number.
         check(unsafe { libc::ioctl(queue.as_raw_fd(), libc::TUNSETOWNER as _, user) }).map(drop)
@@ -63,11 +64,10 @@ pub fn knows_header(file: &File) -> bool {
 
 /// True if frames of this queue begin with a `virtio_net_hdr`.
 pub fn uses_header(queue: BorrowedFd<'_>) -> bool {
-    let mut request = request("");
+    let mut request = Request::new("");
     // SAFETY: TUNGETIFF writes an `ifreq`.
     let ret = unsafe { libc::ioctl(queue.as_raw_fd(), libc::TUNGETIFF as _, &raw mut request) };
-    // SAFETY: TUNGETIFF writes this field; any bytes are an integer.
-    let flags = unsafe { request.ifr_ifru.ifru_flags };
+    let flags = i16::from_ne_bytes(request.part(0));
     check(ret).is_ok() && i32::from(flags) & libc::IFF_VNET_HDR != 0
 }
 

@@ -1,6 +1,9 @@
 //! User namespaces (user_namespaces(7)): root's rights over own network namespaces, for any user;
 //! and a root that lacks some users of this namespace, for a program that must be root.
-use crate::{Error, check, fd, process, socket};
+use crate::{Error, check, fd, process, retry, socket};
+use rustix::fs::{Mode, OFlags};
+use rustix::process::{Signal, getgid, getuid, set_parent_process_death_signal};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::ffi::CStr;
 use std::fs::{self, File};
 use std::io;
@@ -12,8 +15,7 @@ use std::os::unix::fs::MetadataExt;
 /// namespaces, veth, tap, but no XDP and no steering programs. Must be called before the process
 /// has a second thread.
 pub fn enter() -> Result<(), Error> {
-    // SAFETY: getuid and getgid cannot fail and touch no memory.
-    let (uid, gid) = unsafe { (libc::getuid(), libc::getgid()) };
+    let (uid, gid) = (getuid().as_raw(), getgid().as_raw());
     // SAFETY: plain system call; it refuses when there are other threads.
     if unsafe { libc::unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNET) } < 0 {
         return Err(Error::last("cannot make a user namespace"));
@@ -174,13 +176,12 @@ const GROUP_NAMESPACES: &CStr = c"/proc/sys/user/max_cgroup_namespaces";
 
 /// Refuses namespaces of control groups. A kernel that has none has no such file.
 fn forbid_group_namespaces() -> io::Result<()> {
-    // SAFETY: a literal.
-    let file = match check(unsafe { libc::open(GROUP_NAMESPACES.as_ptr(), libc::O_WRONLY) }) {
-        Err(e) if e.raw_os_error() == Some(libc::ENOENT) => return Ok(()),
+    let file = match rustix::fs::open(GROUP_NAMESPACES, OFlags::WRONLY, Mode::empty()) {
+        Err(rustix::io::Errno::NOENT) => return Ok(()),
         file => file?,
     };
-    // SAFETY: a byte of a literal; the child ends without closing.
-    check(unsafe { libc::write(file, c"0".as_ptr().cast(), 1) }).map(drop)
+    rustix::io::write(file, b"0")?;
+    Ok(())
 }
 
 /// In a child: makes the namespace, says so in two answers, and waits for its end.
@@ -190,9 +191,9 @@ fn be_first_in(parent: BorrowedFd<'_>) -> ! {
         // If nobody reads it, the end comes all the same.
         let _ = fd::write_bare(parent, &errno.to_ne_bytes());
     };
-    // SAFETY: system calls without memory.
-    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
-    // SAFETY: as above; the child has one thread.
+    // Without it, it ends when it can read nothing more.
+    let _ = set_parent_process_death_signal(Some(Signal::KILL));
+    // SAFETY: no memory is passed; the child has one thread.
     let made = check(unsafe { libc::unshare(libc::CLONE_NEWUSER) });
     let is_made = made.is_ok();
     say(made.map(drop));
@@ -209,36 +210,26 @@ fn be_first_in(parent: BorrowedFd<'_>) -> ! {
 /// Moves the process, which must have one thread, into the namespace of a descriptor (setns(2)).
 /// Makes only a system call, so it may be used between fork and exec.
 pub fn join(namespace: BorrowedFd<'_>) -> io::Result<()> {
-    // SAFETY: no memory is passed.
-    check(unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWUSER) }).map(drop)
+    Ok(move_into_link_name_space(namespace, Some(LinkNameSpaceType::User))?)
 }
 
 /// Tests in a child process whether [`enter`] would work.
 pub fn try_enter() -> Result<(), Error> {
     // SAFETY: the child makes system calls and leaves by _exit. Between fork and exit it allocates
     // only after a failure or for three short paths; glibc makes its heap usable after fork.
-    let pid = unsafe { libc::fork() };
-    if pid < 0 {
-        return Err(Error::last("cannot fork"));
-    }
+    let pid = check(unsafe { libc::fork() }).map_err(|e| Error::new("cannot fork", e))?;
     if pid == 0 {
         let errno = enter().err().map_or(0, |e| e.errno().max(1));
         // SAFETY: ends the child without running the parent's exit handlers.
         unsafe { libc::_exit(errno) }
     }
-    let mut status = 0;
-    // SAFETY: waits for the child made above.
-    while unsafe { libc::waitpid(pid, &mut status, 0) } < 0 {
-        let error = std::io::Error::last_os_error();
-        if error.kind() != std::io::ErrorKind::Interrupted {
-            return Err(Error::new("cannot wait for a child", error));
-        }
-    }
-    match libc::WEXITSTATUS(status) {
-        0 => Ok(()),
+    let ended = retry(|| process::wait(pid, true));
+    let ended = ended.map_err(|e| Error::new("cannot wait for a child", e))?;
+    match ended.and_then(|status| status.code()) {
+        Some(0) => Ok(()),
         errno => Err(Error::new(
             "cannot make a user namespace",
-            std::io::Error::from_raw_os_error(errno),
+            io::Error::from_raw_os_error(errno.unwrap_or(libc::EINTR)),
         )),
     }
 }
@@ -281,7 +272,7 @@ mod tests {
                     // SAFETY: as above.
                     unsafe { libc::_exit(i32::from(!joined) * 2 + i32::from(changed != 0)) }
                 }
-                pid => process::wait(pid, true).expect("waited").expect("ended").1.code(),
+                pid => process::wait(pid, true).expect("waited").expect("ended").code(),
             }
         };
         for user in [0, 1000, 61183, 65520, 65534] {

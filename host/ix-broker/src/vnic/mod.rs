@@ -13,7 +13,6 @@ use ix_proto::control::vnic::{
 };
 use ix_proto::control::{Answer, Refusal};
 use ix_proto::limits::MESSAGE_BYTES_MAX;
-use ix_sys::socket::local_addresses;
 use ix_vnic::{
     Assigned, Direction, FILTERS_MAX, Filter, FilterId, FilterView, Policy, Rate, Rates,
     Refusal as Why, Registry, VnicId, VnicRules, check_count,
@@ -429,7 +428,7 @@ pub fn receive_filters(rules: &VnicRules) -> Option<Vec<Filter>> {
 /// of IPv6, it is in the group of all hosts.
 pub fn linux_addresses() -> Vec<IpAddr> {
     const ALL_HOSTS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
-    let mut found = local_addresses().unwrap_or_default();
+    let mut found = ix_netdev::own_addresses().unwrap_or_default();
     found.retain(|address| !address.is_loopback());
     if found.iter().any(IpAddr::is_ipv6) {
         found.push(ALL_HOSTS.into());

@@ -193,7 +193,7 @@ pub fn padded(secret: &str) -> [u8; SECRET_BYTES] {
 /// The word at an offset of a region, read without mapping it.
 fn first_word(region: BorrowedFd<'_>, offset: u32) -> io::Result<u32> {
     let mut bytes = [0u8; 4];
-    let n = fd::read_at(region, &mut bytes, i64::from(offset))?;
+    let n = fd::read_at(region, &mut bytes, u64::from(offset))?;
     if n == bytes.len() { Ok(u32::from_ne_bytes(bytes)) } else { Ok(0) }
 }
 
