@@ -255,9 +255,9 @@ fn look_at(program: &Path) -> Program {
 
 /// Classifies an ELF file by its program headers.
 fn judge(file: &[u8]) -> Option<Program> {
-    let Elf::Ours(segments) = program_file::elf(file)? else { return Some(Program::Foreign) };
+    let Elf::Ours(header) = program_file::elf(file)? else { return Some(Program::Foreign) };
     let (mut dynamic, mut go) = (false, false);
-    for segment in segments {
+    for segment in header.segments() {
         match segment.kind()? {
             PT_INTERP => dynamic = true,
             PT_NOTE => {

@@ -1,17 +1,13 @@
 //! The part of ELF that planting and loading need: the loadable segments of the image and of
 //! programs.
 use core::fmt;
+use ix_sys::program_file::{self, Elf, PT_INTERP, PT_LOAD, Place};
 
 /// A page of the x86-64.
 pub const PAGE: u64 = 4096;
 
-const EHDR_BYTES: usize = 64;
-const PHDR_BYTES: usize = 56;
-const PT_LOAD: u32 = 1;
-const PT_INTERP: u32 = 3;
 const ET_EXEC: u16 = 2;
 const ET_DYN: u16 = 3;
-const EM_X86_64: u16 = 62;
 
 /// Why bytes are not a usable image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,7 +120,7 @@ pub struct Program {
 
 impl Layout {
     /// Size of a program header.
-    pub const PHENT: u64 = PHDR_BYTES as u64;
+    pub const PHENT: u64 = 56;
 
     /// Checks the headers of an image and collects what is needed to map it.
     pub fn parse(file: &[u8]) -> Result<Layout, ElfError> {
@@ -138,48 +134,45 @@ impl Layout {
 impl Program {
     /// Checks the headers of a program and collects what is needed to map it.
     pub fn parse(file: &[u8]) -> Result<Program, ElfError> {
-        let header = file.get(..EHDR_BYTES).ok_or(ElfError::Malformed)?;
-        if header[..4] != *b"\x7fELF" {
-            return Err(ElfError::Malformed);
-        }
-        let (class64, little_endian) = (header[4] == 2, header[5] == 1);
-        if !class64 || !little_endian || u16_at(header, 18) != EM_X86_64 {
-            return Err(ElfError::WrongMachine);
-        }
-        let fixed = match u16_at(header, 16) {
+        let header = match program_file::elf(file) {
+            Some(Elf::Ours(header)) => header,
+            Some(Elf::Foreign) => return Err(ElfError::WrongMachine),
+            None => return Err(ElfError::Malformed),
+        };
+        let fixed = match header.kind {
             ET_DYN => false,
             ET_EXEC => true,
             _ => return Err(ElfError::Malformed),
         };
-        let (entry, phoff) = (u64_at(header, 24), u64_at(header, 32));
-        let (phentsize, phnum) = (u16_at(header, 54) as usize, u16_at(header, 56) as usize);
-        let table = usize::try_from(phoff)
-            .ok()
-            .and_then(|at| file.get(at..at.checked_add(phnum * PHDR_BYTES)?))
-            .filter(|_| phentsize == PHDR_BYTES)
+        let table_bytes = u64::from(header.segments) * Layout::PHENT;
+        let table_end = header.table.checked_add(table_bytes);
+        let table_end = table_end
+            .filter(|end| *end <= file.len() as u64)
+            .filter(|_| u64::from(header.entry_bytes) == Layout::PHENT)
             .ok_or(ElfError::Malformed)?;
         let (mut segments, mut interpreter) = (Vec::new(), None);
         let mut align = if fixed { 0 } else { PAGE };
-        for ph in table.chunks_exact(PHDR_BYTES) {
-            match u32_at(ph, 0) {
-                PT_LOAD => {
-                    segments.push(segment(ph, file.len() as u64)?);
-                    align = if fixed { 0 } else { align.max(alignment(ph)?) };
+        for in_file in header.segments() {
+            match in_file.kind() {
+                Some(PT_LOAD) => {
+                    let place = in_file.place().ok_or(ElfError::Malformed)?;
+                    let flags = in_file.flags().ok_or(ElfError::Malformed)?;
+                    segments.push(segment(&place, flags, file.len() as u64)?);
+                    align = if fixed { 0 } else { align.max(alignment(&place)?) };
                 }
-                PT_INTERP => interpreter = Some(path(ph, file)?),
+                Some(PT_INTERP) => interpreter = Some(path(in_file)?),
                 _ => {}
             }
         }
         let ascending = segments.windows(2).all(|w| page_up(end(&w[0])) <= page_down(w[1].vaddr));
         let span_bytes = segments.last().map_or(0, |s| page_up(end(s)));
-        let phdr_end = phoff.saturating_add(table.len() as u64);
         let phdr = segments
             .iter()
-            .find(|s| s.offset <= phoff && phdr_end <= s.offset + s.file_bytes)
-            .map(|s| s.vaddr + (phoff - s.offset));
+            .find(|s| s.offset <= header.table && table_end <= s.offset + s.file_bytes)
+            .map(|s| s.vaddr + (header.table - s.offset));
         match phdr {
-            Some(phdr) if ascending && entry < span_bytes => {
-                let phnum = phnum as u64;
+            Some(phdr) if ascending && header.entry < span_bytes => {
+                let (entry, phnum) = (header.entry, header.segments.into());
                 let layout = Layout { entry, phdr, phnum, segments, span_bytes, align };
                 Ok(Program { layout, interpreter })
             }
@@ -188,39 +181,34 @@ impl Program {
     }
 }
 
-fn alignment(ph: &[u8]) -> Result<u64, ElfError> {
-    match u64_at(ph, 48) {
+fn alignment(place: &Place) -> Result<u64, ElfError> {
+    match place.align {
         0 => Ok(1),
         align if align.is_power_of_two() && align <= 1 << 30 => Ok(align),
         _ => Err(ElfError::Malformed),
     }
 }
 
-/// The part of the file that a program header refers to, without the zero at its end.
-fn path(ph: &[u8], file: &[u8]) -> Result<Vec<u8>, ElfError> {
-    let range = |start: u64, bytes: u64| {
-        let start = usize::try_from(start).ok()?;
-        file.get(start..start.checked_add(usize::try_from(bytes).ok()?)?)
-    };
-    let text = range(u64_at(ph, 8), u64_at(ph, 32)).ok_or(ElfError::Malformed)?;
-    match text {
-        [path @ .., 0] if !path.is_empty() && !path.contains(&0) => Ok(path.to_vec()),
+/// The path that a segment names, without the zero at its end.
+fn path(segment: program_file::Segment<'_>) -> Result<Vec<u8>, ElfError> {
+    match segment.bytes() {
+        Some([path @ .., 0]) if !path.is_empty() && !path.contains(&0) => Ok(path.to_vec()),
         _ => Err(ElfError::Malformed),
     }
 }
 
-fn segment(ph: &[u8], file_len: u64) -> Result<Segment, ElfError> {
-    let flags = u32_at(ph, 4);
-    let (execute, write, read) = (flags & 1 != 0, flags & 2 != 0, flags & 4 != 0);
+fn segment(place: &Place, flags: u32, file_len: u64) -> Result<Segment, ElfError> {
+    let has = |flag: u32| flags & flag != 0;
+    let (execute, write, read) = (has(libc::PF_X), has(libc::PF_W), has(libc::PF_R));
     if execute && write {
         return Err(ElfError::WritableCode);
     }
     let bit = |on: bool, prot: i32| if on { prot } else { 0 };
     let s = Segment {
-        offset: u64_at(ph, 8),
-        vaddr: u64_at(ph, 16),
-        file_bytes: u64_at(ph, 32),
-        mem_bytes: u64_at(ph, 40),
+        offset: place.offset,
+        vaddr: place.vaddr,
+        file_bytes: place.file_bytes,
+        mem_bytes: place.mem_bytes,
         prot: bit(read, libc::PROT_READ)
             | bit(write, libc::PROT_WRITE)
             | bit(execute, libc::PROT_EXEC),
@@ -248,44 +236,6 @@ pub fn page_up(addr: u64) -> u64 {
     page_down(addr + PAGE - 1)
 }
 
-fn u16_at(bytes: &[u8], at: usize) -> u16 {
-    u16::from_le_bytes(core::array::from_fn(|i| bytes[at + i]))
-}
-
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes(core::array::from_fn(|i| bytes[at + i]))
-}
-
-fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    u64::from_le_bytes(core::array::from_fn(|i| bytes[at + i]))
-}
-
-/// Kind of a file that the kernel would not run, for the error message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FileKind {
-    /// ELF for this machine.
-    Native,
-    /// ELF for another machine or class.
-    Foreign,
-    /// Begins with `#!`.
-    Script,
-    /// Anything else.
-    Unknown,
-}
-
-/// Classifies a file by its first bytes.
-pub fn file_kind(head: &[u8]) -> FileKind {
-    match head {
-        [0x7f, b'E', b'L', b'F', 2, 1, rest @ ..] if rest.len() >= 14 => {
-            let native = u16_at(head, 18) == EM_X86_64;
-            if native { FileKind::Native } else { FileKind::Foreign }
-        }
-        [0x7f, b'E', b'L', b'F', ..] => FileKind::Foreign,
-        [b'#', b'!', ..] => FileKind::Script,
-        _ => FileKind::Unknown,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -307,11 +257,6 @@ mod tests {
         let mut file = own_file();
         file[18] = 183; // EM_AARCH64
         assert_eq!(Layout::parse(&file), Err(ElfError::WrongMachine));
-        assert_eq!(file_kind(&file), FileKind::Foreign);
-        assert_eq!(file_kind(&own_file()), FileKind::Native);
-        assert_eq!(file_kind(b"#!/bin/sh\n"), FileKind::Script);
-        assert_eq!(file_kind(b"\x7fELF"), FileKind::Foreign);
-        assert_eq!(file_kind(b""), FileKind::Unknown);
     }
 
     proptest! {
@@ -325,16 +270,15 @@ mod tests {
             let mut file = own_file();
             file.truncate(1 << 16);
             let len = file.len() as u64;
-            let phoff = u64_at(&file, 32) as usize;
-            for i in 0..u16_at(&file, 56) as usize {
-                let ph = phoff + i * PHDR_BYTES;
-                if u32_at(&file, ph) == PT_INTERP && !keep_interp {
-                    file[ph] = 0;
-                }
-                let end = u64_at(&file, ph + 8) + u64_at(&file, ph + 32);
-                if u32_at(&file, ph) == PT_LOAD && end > len {
-                    file[ph] = 0;
-                }
+            let Some(Elf::Ours(header)) = program_file::elf(&file) else { panic!("no ELF file") };
+            let unwanted: Vec<bool> = header.segments().map(|segment| match segment.kind() {
+                Some(PT_INTERP) => !keep_interp,
+                Some(PT_LOAD) => segment.place().is_some_and(|at| at.offset + at.file_bytes > len),
+                _ => false,
+            }).collect();
+            let table = header.table as usize;
+            for (n, _) in unwanted.iter().enumerate().filter(|(_, unwanted)| **unwanted) {
+                file[table + n * Layout::PHENT as usize] = 0;
             }
             for (at, byte) in damage {
                 file[at] = byte;

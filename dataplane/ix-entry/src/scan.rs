@@ -3,6 +3,7 @@
 //! a jump may go anywhere.
 
 use core::hint::black_box;
+use ix_sys::program_file::{self, Elf, PT_LOAD};
 
 /// A found instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,26 +43,17 @@ pub fn scan(code: &[u8]) -> impl Iterator<Item = (usize, Instruction)> {
 }
 
 /// Every offset in an executable file's code where one begins, as the kernel maps it: in whole
-/// pages. `None`: it is not a 64-bit ELF file.
+/// pages. `None`: it is not an ELF file for x86-64.
 pub fn scan_file(file: &[u8]) -> Option<Vec<(usize, Instruction)>> {
     const PAGE: usize = 4096;
-    const PHDRS: usize = 32;
-    const PHNUM: usize = 56;
-    const PHDR_BYTES: usize = 56;
-    let bytes = |at: usize, count: usize| file.get(at..at.checked_add(count)?);
-    let word = |at| Some(usize::from_le_bytes(bytes(at, 8)?.try_into().ok()?));
-    let half = |at| Some(u32::from_le_bytes(bytes(at, 4)?.try_into().ok()?));
-    if bytes(0, 5)? != b"\x7fELF\x02" {
-        return None;
-    }
-    let headers = u16::from_le_bytes(bytes(PHNUM, 2)?.try_into().ok()?);
+    let Elf::Ours(header) = program_file::elf(file)? else { return None };
     let mut found = Vec::new();
-    for header in 0..usize::from(headers) {
-        let at = word(PHDRS)?.checked_add(header * PHDR_BYTES)?;
-        let (kind, flags) = (half(at)?, half(at + 4)?);
-        if kind == libc::PT_LOAD && flags & libc::PF_X != 0 {
-            let start = word(at + 8)? & !(PAGE - 1);
-            let end = word(at + 8)?.checked_add(word(at + 32)?)?.next_multiple_of(PAGE);
+    for segment in header.segments() {
+        let (place, flags) = (segment.place()?, segment.flags()?);
+        if segment.kind()? == PT_LOAD && flags & libc::PF_X != 0 {
+            let (start, bytes) = (place.offset as usize, place.file_bytes as usize);
+            let end = start.checked_add(bytes)?.checked_next_multiple_of(PAGE)?;
+            let start = start & !(PAGE - 1);
             let code = file.get(start..end.min(file.len()))?;
             found.extend(scan(code).map(|(at, instruction)| (start + at, instruction)));
         }

@@ -1,6 +1,6 @@
 //! Finds the file of a program's name, and why Linux would not run it.
 use crate::LaunchError;
-use ix_entry::elf::{FileKind, file_kind};
+use ix_sys::program_file::{self, Elf};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read};
@@ -22,10 +22,12 @@ pub fn check(program: &Path) -> Result<(), LaunchError> {
         return Err(LaunchError::NotFound(program.to_owned()));
     };
     // A file that cannot be read may still be executable: then `execve` decides.
-    match kind(&file) {
-        Ok(FileKind::Foreign) => Err(LaunchError::WrongMachine(file)),
-        Ok(FileKind::Unknown) if is_executable(&file) => Err(LaunchError::NotExecutable(file)),
-        _ => Ok(()),
+    let Ok(head) = head(&file) else { return Ok(()) };
+    match program_file::elf(&head) {
+        Some(Elf::Ours(_)) => Ok(()),
+        Some(Elf::Foreign) => Err(LaunchError::WrongMachine(file)),
+        None if head.starts_with(b"#!") || !is_executable(&file) => Ok(()),
+        None => Err(LaunchError::NotExecutable(file)),
     }
 }
 
@@ -48,8 +50,9 @@ pub fn diagnose(program: &Path, error: io::Error) -> LaunchError {
     }
 }
 
-fn kind(file: &Path) -> io::Result<FileKind> {
+/// The first bytes of a file.
+fn head(file: &Path) -> io::Result<Vec<u8>> {
     let mut head = Vec::new();
     File::open(file)?.take(64).read_to_end(&mut head)?;
-    Ok(file_kind(&head))
+    Ok(head)
 }

@@ -1,5 +1,8 @@
-//! What the first bytes of a program's file say of how Linux starts it (execve(2), elf(5)).
+//! ELF files (elf(5)), of which only the beginning may be there, and how Linux starts a program
+//! (execve(2)). Nothing of IX reads such headers elsewhere.
 
+/// A segment that is mapped.
+pub const PT_LOAD: u32 = 1;
 /// The segment that names the dynamic loader.
 pub const PT_INTERP: u32 = 3;
 /// A segment of notes.
@@ -7,33 +10,77 @@ pub const PT_NOTE: u32 = 4;
 
 /// An ELF file.
 #[derive(Debug)]
-pub enum Elf<Segments> {
-    /// For x86-64, with these segments.
-    Ours(Segments),
+pub enum Elf<'a> {
+    /// For x86-64.
+    Ours(Header<'a>),
     /// For another machine.
     Foreign,
 }
 
-/// What the headers of an ELF file say of one segment. The file may be cut off within them.
+/// What an ELF file for x86-64 says of itself.
+#[derive(Clone, Copy, Debug)]
+pub struct Header<'a> {
+    file: &'a [u8],
+    /// `ET_EXEC`, `ET_DYN` or another kind.
+    pub kind: u16,
+    /// Where it begins to run.
+    pub entry: u64,
+    /// Offset of the table of segments.
+    pub table: u64,
+    /// Bytes of an entry of that table.
+    pub entry_bytes: u16,
+    /// Number of segments.
+    pub segments: u16,
+}
+
+/// What the table says of one segment. The file may be cut off within it.
 #[derive(Clone, Copy, Debug)]
 pub struct Segment<'a> {
     file: &'a [u8],
     header_at: usize,
 }
 
-/// Reads the start of an ELF file; `None`: it is none, or is cut off before its program headers are
-/// named.
-pub fn elf(file: &[u8]) -> Option<Elf<impl Iterator<Item = Segment<'_>>>> {
+/// Where a segment is in the file, and where in memory, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Its offset in the file.
+    pub offset: u64,
+    /// Its address.
+    pub vaddr: u64,
+    /// Its length in the file.
+    pub file_bytes: u64,
+    /// Its length in memory.
+    pub mem_bytes: u64,
+    /// What its address is a multiple of; 0 and 1: anything.
+    pub align: u64,
+}
+
+/// Reads the start of an ELF file; `None`: it is none, or is cut off before its segments are
+/// counted.
+pub fn elf(file: &[u8]) -> Option<Elf<'_>> {
     if file.get(..4)? != b"\x7fELF" {
         return None;
     }
     if file.get(4..6)? != b"\x02\x01" || u16_at(file, 18)? != 62 {
         return Some(Elf::Foreign);
     }
-    let table = u64_at(file, 32)? as usize;
-    let (size, count) = (u16_at(file, 54)? as usize, u16_at(file, 56)? as usize);
-    let at = move |n: usize| table.saturating_add(n * size);
-    Some(Elf::Ours((0..count).map(move |n| Segment { file, header_at: at(n) })))
+    Some(Elf::Ours(Header {
+        file,
+        kind: u16_at(file, 16)?,
+        entry: u64_at(file, 24)?,
+        table: u64_at(file, 32)?,
+        entry_bytes: u16_at(file, 54)?,
+        segments: u16_at(file, 56)?,
+    }))
+}
+
+impl<'a> Header<'a> {
+    /// Its segments, in the table's order.
+    pub fn segments(self) -> impl Iterator<Item = Segment<'a>> {
+        let Header { file, table, entry_bytes, segments, .. } = self;
+        let at = move |n| (table as usize).saturating_add(n * usize::from(entry_bytes));
+        (0..usize::from(segments)).map(move |n| Segment { file, header_at: at(n) })
+    }
 }
 
 impl<'a> Segment<'a> {
@@ -42,11 +89,24 @@ impl<'a> Segment<'a> {
         u32_at(self.file, self.header_at)
     }
 
+    /// `PF_R`, `PF_W` and `PF_X`.
+    pub fn flags(self) -> Option<u32> {
+        u32_at(self.file, self.header_at.checked_add(4)?)
+    }
+
+    /// Where it is.
+    pub fn place(self) -> Option<Place> {
+        let word = |offset| u64_at(self.file, self.header_at.checked_add(offset)?);
+        let (offset, vaddr) = (word(8)?, word(16)?);
+        let (file_bytes, mem_bytes, align) = (word(32)?, word(40)?, word(48)?);
+        Some(Place { offset, vaddr, file_bytes, mem_bytes, align })
+    }
+
     /// Its bytes, which are none where the file is cut off before their end.
     pub fn bytes(self) -> Option<&'a [u8]> {
-        let word = |offset| u64_at(self.file, self.header_at.checked_add(offset)?);
-        let (at, len) = (word(8)? as usize, word(32)? as usize);
-        Some(self.file.get(at..at.saturating_add(len)).unwrap_or_default())
+        let Place { offset, file_bytes, .. } = self.place()?;
+        let end = offset.saturating_add(file_bytes) as usize;
+        Some(self.file.get(offset as usize..end).unwrap_or_default())
     }
 }
 
@@ -98,17 +158,18 @@ mod tests {
     #[test]
     fn the_shell_names_a_loader() {
         let file = std::fs::read("/bin/sh").expect("a shell");
-        let Some(Elf::Ours(mut segments)) = elf(&file) else { panic!("no ELF file of ours") };
+        let Some(Elf::Ours(header)) = elf(&file) else { panic!("no ELF file of ours") };
+        let mut segments = header.segments();
         let loader = segments.find(|segment| segment.kind() == Some(PT_INTERP)).expect("a loader");
         let name = loader.bytes().expect("whole");
         assert!(name.starts_with(b"/lib") && name.ends_with(b"\0"), "{name:?}");
         for len in [0, 3, 5, 17, 19, 57] {
             assert!(elf(&file[..len]).is_none(), "{len} bytes");
         }
-        let Some(Elf::Ours(mut segments)) = elf(&file[..64]) else {
-            panic!("the headers are named")
-        };
-        assert!(segments.all(|segment| segment.kind().is_none() && segment.bytes().is_none()));
+        let Some(Elf::Ours(header)) = elf(&file[..64]) else { panic!("the headers are named") };
+        assert!(
+            header.segments().all(|segment| segment.kind().is_none() && segment.bytes().is_none())
+        );
         let mut other = file.clone();
         other[18] = 183;
         assert!(matches!(elf(&other), Some(Elf::Foreign)));
