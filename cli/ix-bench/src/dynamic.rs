@@ -7,6 +7,7 @@ use ix_model::run::{Run, Summary, run};
 use ix_model::service::{System, Workload};
 use ix_model::{Pattern, Server, space};
 use ix_report::problem::{Problem, Result};
+use ix_report::results::{Change, Timeline};
 use serde_json::{Map, Value, json};
 
 /// The papers' table IV for one pattern, with their rounding.
@@ -223,40 +224,37 @@ fn row(dynamic: &Dynamic) -> Map<String, Value> {
 }
 
 /// The run second by second, with the changes; time 0 is the start of the pattern.
-fn timeline(dynamic: &Dynamic, statics: &[Static]) -> Value {
+fn timeline(dynamic: &Dynamic, statics: &[Static]) -> Timeline {
     let seconds = &dynamic.run.seconds;
     let most = pareto::largest(statics);
     let list = |of: &dyn Fn(&ix_model::run::Second) -> f64| -> Vec<f64> {
         seconds.iter().map(|second| (of(second) * 1000.0).round() / 1000.0).collect()
     };
     let warm_up = ix_model::papers::WARM_UP_S;
-    let events: Vec<Value> = (dynamic.run.events.iter())
-        .map(|event| {
-            json!({
-                "at_s": event.at_s - warm_up,
-                "up": event.rungs.1 > event.rungs.0,
-                "configuration": event.configuration.to_string(),
-                "why": event.why,
-            })
+    let events = (dynamic.run.events.iter())
+        .map(|event| Change {
+            at_s: event.at_s - warm_up,
+            up: event.rungs.1 > event.rungs.0,
+            configuration: event.configuration.to_string(),
+            why: event.why.to_string(),
         })
         .collect();
     let achieved = |s: &ix_model::run::Second| s.sample.achieved_per_s;
-    json!({
-        "pattern": dynamic.pattern.name(),
-        "policy": dynamic.policy.name,
-        "background": dynamic.policy.ladder.background,
-        "at_s": list(&|s| s.at_s - warm_up),
-        "offered_per_s": list(&|s| s.sample.offered_per_s),
-        "achieved_per_s": list(&achieved),
-        "p99_us": list(&|s| s.sample.p99_us),
-        "power_w": list(&|s| s.sample.power_w),
-        "bound_power_w": list(&|s| pareto::power_bound_w(statics, achieved(s))),
-        "most_power_w": list(&|s| most.map_or(0.0, |m| m.power_w(achieved(s)))),
-        "background_percent": list(&|s| 100.0 * s.sample.background),
-        "bound_background_percent":
-            list(&|s| 100.0 * pareto::background_bound(statics, achieved(s))),
-        "events": events,
-    })
+    Timeline {
+        pattern: dynamic.pattern.name().to_string(),
+        policy: dynamic.policy.name.to_string(),
+        background: dynamic.policy.ladder.background,
+        at_s: list(&|s| s.at_s - warm_up),
+        offered_per_s: list(&|s| s.sample.offered_per_s),
+        achieved_per_s: list(&achieved),
+        p99_us: list(&|s| s.sample.p99_us),
+        power_w: list(&|s| s.sample.power_w),
+        bound_power_w: list(&|s| pareto::power_bound_w(statics, achieved(s))),
+        most_power_w: list(&|s| most.map_or(0.0, |m| m.power_w(achieved(s)))),
+        background_percent: list(&|s| 100.0 * s.sample.background),
+        bound_background_percent: list(&|s| 100.0 * pareto::background_bound(statics, achieved(s))),
+        events,
+    }
 }
 
 #[cfg(test)]

@@ -9,7 +9,8 @@ use crate::samples::{percentiles, row};
 use ix_report::domain::Domain;
 use ix_report::machine::Machine;
 use ix_report::problem::{Problem, Result};
-use ix_report::report::{layout, own_command};
+use ix_report::results::{Results, Row};
+use ix_report::table::layout;
 use ix_report::wall::{attacker, has_keys};
 use ix_sys::{Responder, cpu, event};
 use serde_json::{Map, Value, json};
@@ -303,13 +304,9 @@ fn load(
 
 fn publish(args: &GateArgs, rows: &[Value], notes: &[String]) -> Result<()> {
     let machine = Machine::read();
-    let report = json!({
-        "bench": "gate",
-        "machine": machine.to_json(),
-        "rows": rows,
-        "notes": notes,
-        "command": own_command(),
-    });
+    let all: Vec<Row> = rows.iter().filter_map(|row| row.as_object().cloned()).collect();
+    let notes_of = notes.iter().map(ToString::to_string).collect();
+    let report = Results::new("gate", &machine, all, notes_of).to_json();
     let mut text = format!("{}\n\n{}\n", machine.summary(), table(rows));
     notes.iter().for_each(|note| text += &format!("{note}\n"));
     args.output.publish(&text, || report)

@@ -7,9 +7,10 @@ use crate::ping::Pinger;
 use crate::plan::{UDP_SIZES, length, or};
 use crate::runner::Setup;
 use crate::serve::Serve;
+use ix_echo::parts::{PARTS, Parts};
 use ix_report::problem::{Problem, Result};
 use ix_report::report::Row;
-use serde_json::{Value, json};
+use serde_json::json;
 use std::time::Duration;
 
 /// Samples of each kind, as many as in the paper.
@@ -38,8 +39,8 @@ pub fn measure(lab: &Lab, args: &BenchArgs, notes: &mut Vec<String>) -> Result<V
             let base = parts(lab, size, samples, Host::SPINNING, Duration::ZERO)?;
             let slept = parts(lab, size, samples, Host::BLOCKING, PAUSE)?;
             eprintln!("ix: run {run}/{runs}: {size} B, where the time goes on Linux");
-            running.add(base.figures(0.0));
-            idle.add(slept.figures((slept.in_ns - base.in_ns).max(0.0)));
+            running.add(figures(&base, 0.0));
+            idle.add(figures(&slept, (slept.in_ns - base.in_ns).max(0.0)));
         }
         rows.extend([running, idle]);
     }
@@ -52,31 +53,21 @@ pub fn measure(lab: &Lab, args: &BenchArgs, notes: &mut Vec<String>) -> Result<V
     Ok(rows)
 }
 
-/// Times that a server has reported, ns.
-struct Parts {
-    in_ns: f64,
-    copy_in_ns: f64,
-    out_ns: f64,
-    copy_out_ns: f64,
-    crossing_ns: f64,
-}
-
-impl Parts {
-    fn figures(&self, scheduler_ns: f64) -> Vec<(&'static str, f64)> {
-        // Into the kernel with the reply, and out of it with the request.
-        let half = self.crossing_ns / 2.0;
-        let stack_in = self.in_ns - self.copy_in_ns - half - scheduler_ns;
-        let stack_out = self.out_ns - self.copy_out_ns - half;
-        vec![
-            ("stack_in_ns", stack_in.max(0.0)),
-            ("scheduler_ns", scheduler_ns),
-            ("copy_in_ns", self.copy_in_ns),
-            ("gate_ns", self.crossing_ns),
-            ("copy_out_ns", self.copy_out_ns),
-            ("stack_out_ns", stack_out.max(0.0)),
-            ("total_ns", self.in_ns + self.out_ns),
-        ]
-    }
+/// Figures of a row, ns.
+fn figures(parts: &Parts, scheduler_ns: f64) -> Vec<(&'static str, f64)> {
+    // Into the kernel with the reply, and out of it with the request.
+    let half = parts.crossing_ns / 2.0;
+    let stack_in = parts.in_ns - parts.copy_in_ns - half - scheduler_ns;
+    let stack_out = parts.out_ns - parts.copy_out_ns - half;
+    vec![
+        ("stack_in_ns", stack_in.max(0.0)),
+        ("scheduler_ns", scheduler_ns),
+        ("copy_in_ns", parts.copy_in_ns),
+        ("gate_ns", parts.crossing_ns),
+        ("copy_out_ns", parts.copy_out_ns),
+        ("stack_out_ns", stack_out.max(0.0)),
+        ("total_ns", parts.in_ns + parts.out_ns),
+    ]
 }
 
 fn parts(lab: &Lab, size: u64, samples: usize, host: Host, pause: Duration) -> Result<Parts> {
@@ -95,21 +86,10 @@ fn parts(lab: &Lab, size: u64, samples: usize, host: Host, pause: Duration) -> R
     let asked = std::thread::scope(|scope| scope.spawn(ask).join());
     let panicked = |_| Err(Problem::new("cannot ask the server", "the client panicked"));
     asked.unwrap_or_else(panicked)?;
-    let told = server.wait_for("parts ", START)?;
+    let told = server.wait_for(PARTS, START)?;
     server.stop();
-    let told: Value = serde_json::from_str(told.trim_start_matches("parts ")).unwrap_or_default();
-    let ns = |key: &str| {
-        told.get(key).and_then(Value::as_f64).ok_or_else(|| {
-            Problem::new("cannot read where the time goes", format!("{key} is missing"))
-        })
-    };
-    Ok(Parts {
-        in_ns: ns("in_ns")?,
-        copy_in_ns: ns("copy_in_ns")?,
-        out_ns: ns("out_ns")?,
-        copy_out_ns: ns("copy_out_ns")?,
-        crossing_ns: ns("crossing_ns")?,
-    })
+    serde_json::from_str(told.trim_start_matches(PARTS))
+        .map_err(|e| Problem::new("cannot read where the time goes", e))
 }
 
 #[cfg(test)]
@@ -126,7 +106,7 @@ mod tests {
             crossing_ns: 60.0,
         };
         for scheduler_ns in [0.0, 300.0] {
-            let figures = parts.figures(scheduler_ns);
+            let figures = figures(&parts, scheduler_ns);
             let (total, parts) = figures.split_last().expect("some");
             assert_eq!(parts.iter().map(|(_, ns)| ns).sum::<f64>(), total.1);
         }

@@ -4,7 +4,8 @@ use ix_model::space;
 use ix_report::machine::Machine;
 use ix_report::output::OutputArgs;
 use ix_report::problem::Result;
-use ix_report::report::{layout, now_utc, own_command};
+use ix_report::results::{self, Timeline};
+use ix_report::table::layout;
 use serde_json::{Map, Value, json};
 
 /// Results of a benchmark on the model.
@@ -14,7 +15,7 @@ pub struct Results {
     /// The points.
     pub rows: Vec<Map<String, Value>>,
     /// Values second by second, if there are any.
-    pub timelines: Vec<Value>,
+    pub timelines: Vec<Timeline>,
     /// Tables for the terminal, each with its heading.
     pub tables: Vec<(String, Vec<Vec<String>>)>,
     /// Notes for the reader.
@@ -36,15 +37,10 @@ impl Results {
     }
 
     fn to_json(&self) -> Value {
-        json!({
-            "bench": self.bench,
-            "machine": Machine::read().to_json(),
-            "command": own_command(),
-            "date": now_utc(),
-            "notes": self.notes,
-            "rows": self.rows,
-            "timelines": self.timelines,
-        })
+        let (rows, notes) = (self.rows.clone(), self.notes.clone());
+        let timelines = self.timelines.clone();
+        let all = results::Results::new(self.bench, &Machine::read(), rows, notes);
+        results::Results { timelines, ..all }.to_json()
     }
 }
 

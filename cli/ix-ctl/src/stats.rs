@@ -5,6 +5,7 @@ use ix_broker::control::Client;
 use ix_dataplane::metrics::Stage;
 use ix_proto::control::{OwnCalls, Status, Thread};
 use ix_report::cost::{Figures, HARDWARE, quotient};
+use ix_report::figure;
 use ix_report::output::write_json;
 use ix_report::problem::Result;
 use serde_json::Value;
@@ -241,11 +242,11 @@ fn state(out: &mut String, thread: &Thread) {
 }
 
 fn percent(share: Option<f64>) -> String {
-    share.map_or("      -".to_owned(), |share| format!("{:>5.1} %", share * 100.0))
+    format!("{:>7}", share.map_or("-".to_owned(), |share| figure::percent(share, 1)))
 }
 
 fn number(value: Option<f64>) -> String {
-    value.map_or("-".to_owned(), |value| format!("{value:.0}"))
+    value.map_or("-".to_owned(), |value| figure::fixed(value, 0))
 }
 
 /// One line a number: `threads.0.rx_packets`.
@@ -286,12 +287,12 @@ mod tests {
             words.collect::<Vec<_>>().join(" ")
         };
         assert_eq!(line("/bin/x"), "/bin/x (7), since its start");
-        assert_eq!(line("process"), "process 30.0 % 100 100 packet received");
-        assert_eq!(line("calls"), "calls 12.0 % 40 20 system call");
-        assert_eq!(line("idle "), "idle 20.0 % - -");
-        assert_eq!(line("time:"), "time: dataplane 60.0 %, application 20.0 %, idle 20.0 %");
+        assert_eq!(line("process"), "process 30.0% 100 100 packet received");
+        assert_eq!(line("calls"), "calls 12.0% 40 20 system call");
+        assert_eq!(line("idle "), "idle 20.0% - -");
+        assert_eq!(line("time:"), "time: dataplane 60.0%, application 20.0%, idle 20.0%");
         let bar = "#############"; // a quarter of 50, rounded
-        assert_eq!(line("16-31"), format!("16-31 25.0 % {bar}"));
+        assert_eq!(line("16-31"), format!("16-31 25.0% {bar}"));
         assert!(!text.contains("256-"), "{text}");
         assert_eq!(
             line("hardware"),

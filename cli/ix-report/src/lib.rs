@@ -3,13 +3,17 @@
 //! a message costs.
 #![forbid(unsafe_code)]
 
+pub mod control_log;
 pub mod cost;
 #[cfg(any(test, feature = "samples"))]
 pub mod cost_sample;
 pub mod domain;
+pub mod figure;
 pub mod machine;
 pub mod output;
 pub mod report;
+pub mod results;
+pub mod table;
 pub mod wall;
 
 pub use ix_problem as problem;

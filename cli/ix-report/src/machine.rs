@@ -1,11 +1,12 @@
 //! Facts about this machine, which every result lists.
 use ix_sys::cpu;
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The machine of a measurement.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub struct Machine {
     /// Model name of the processor.
     pub cpu: String,
@@ -51,17 +52,7 @@ impl Machine {
 
     /// The facts as JSON.
     pub fn to_json(&self) -> Value {
-        json!({
-            "cpu": self.cpu,
-            "cpus": self.cpus,
-            "threads_per_core": self.threads_per_core,
-            "kernel": self.kernel,
-            "congestion_control": self.congestion_control,
-            "governor": self.governor,
-            "mitigations": self.mitigations,
-            "virtual_machine": self.virtual_machine,
-            "revision": self.revision,
-        })
+        serde_json::to_value(self).unwrap_or_default()
     }
 
     /// The facts in one line.

@@ -3,7 +3,9 @@ use crate::domain::Domain;
 use crate::machine::Machine;
 use crate::output::OutputArgs;
 use crate::problem::Result;
-use ix_sys::clock::{self, DateTime};
+use crate::results::Results;
+pub use crate::results::{now_utc, own_command};
+use crate::{figure, table::layout};
 use serde_json::{Map, Value, json};
 
 /// Possible figures of a point, in the table's order: key, heading, decimals.
@@ -140,7 +142,7 @@ impl Row {
     }
 
     /// The flat object of this row, with ratios to the same point on Linux, blocking and spinning.
-    fn to_json(&self, blocking: Option<&Row>, spinning: Option<&Row>) -> Value {
+    fn to_json(&self, blocking: Option<&Row>, spinning: Option<&Row>) -> Map<String, Value> {
         let mut row = Map::new();
         row.insert("system".into(), json!(self.system));
         if let Some(domain) = self.domain {
@@ -170,7 +172,7 @@ impl Row {
                 }
             }
         }
-        Value::Object(row)
+        row
     }
 
     /// The wall, as a reader sees it behind a server's name.
@@ -227,14 +229,11 @@ impl Report {
         let row_to_json =
             |row: &Row| row.to_json(self.linux(row, "blocking"), self.linux(row, "spinning"));
         let rows: Vec<_> = self.rows.iter().map(row_to_json).collect();
-        json!({
-            "bench": self.bench,
-            "machine": self.machine.to_json(),
-            "command": self.command,
-            "date": now_utc(),
-            "notes": self.notes,
-            "rows": rows,
-        })
+        Results {
+            command: self.command.clone(),
+            ..Results::new(&self.bench, &self.machine, rows, self.notes.clone())
+        }
+        .to_json()
     }
 
     /// The table for the terminal.
@@ -279,13 +278,12 @@ impl Report {
             other => other.to_string(),
         }));
         for (key, _, decimals) in figures {
-            let text = row.median(key).map_or(String::new(), |v| format!("{v:.decimals$}"));
-            line.push(group_thousands(&text));
+            line.push(row.median(key).map_or(String::new(), |v| figure::fixed(v, *decimals)));
         }
         let linux = self.linux(row, "blocking");
         let ratio = linux.and_then(|linux| row.ratio(linux));
         let p50 = linux.and_then(|l| quotient(row.median("p50_us"), l.median("p50_us")));
-        line.extend([ratio, p50].map(|r| r.map_or(String::new(), |r| format!("{r:.2}"))));
+        line.extend([ratio, p50].map(|r| r.map_or(String::new(), |r| figure::fixed(r, 2))));
         line
     }
 
@@ -299,48 +297,6 @@ impl Report {
         );
         output.publish(&text, || self.to_json())
     }
-}
-
-/// The command line of this process.
-pub fn own_command() -> String {
-    std::env::args().collect::<Vec<_>>().join(" ")
-}
-
-/// Date and time in UTC, in ISO 8601 format.
-pub fn now_utc() -> String {
-    let DateTime { year, month, day, hour, minute, second } = clock::now_utc();
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
-}
-
-/// Formats columns as wide as their widest cell: the first two to the left, figures to the right.
-pub fn layout(lines: &[Vec<String>]) -> String {
-    let columns = lines.iter().map(Vec::len).max().unwrap_or(0);
-    let width = |column: usize| {
-        lines.iter().filter_map(|l| l.get(column)).map(|c| c.chars().count()).max().unwrap_or(0)
-    };
-    let widths: Vec<_> = (0..columns).map(width).collect();
-    let mut text = String::new();
-    for line in lines {
-        let cells = line.iter().zip(&widths).enumerate().map(|(i, (cell, &width))| {
-            if i < 2 { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
-        });
-        text.push_str(cells.collect::<Vec<_>>().join("  ").trim_end());
-        text.push('\n');
-    }
-    text
-}
-
-/// `1234567.8` → `1 234 567.8`.
-fn group_thousands(text: &str) -> String {
-    let (whole, rest) = text.split_at(text.find('.').unwrap_or(text.len()));
-    let mut grouped = String::new();
-    for (i, digit) in whole.chars().enumerate() {
-        if i > 0 && (whole.len() - i) % 3 == 0 {
-            grouped.push(' ');
-        }
-        grouped.push(digit);
-    }
-    grouped + rest
 }
 
 #[cfg(test)]
@@ -414,7 +370,5 @@ mod tests {
         assert_eq!(median(&[]), None);
         assert_eq!(median(&[3.0, 1.0, 2.0]), Some(2.0));
         assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), Some(2.5));
-        assert_eq!(group_thousands("1234567.8"), "1 234 567.8");
-        assert_eq!(group_thousands("123"), "123");
     }
 }

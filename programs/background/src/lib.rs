@@ -11,8 +11,20 @@ pub mod job;
 mod run;
 
 use clap::Parser;
+use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::process::ExitCode;
+
+/// A report of the program in JSON, a line each second.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Second {
+    /// Time since the start, s.
+    pub at_s: f64,
+    /// Threads that work.
+    pub threads: usize,
+    /// Work since the line before.
+    pub bytes_per_s: f64,
+}
 
 /// Runs the program with this command line, its name first.
 pub fn command(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {

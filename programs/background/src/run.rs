@@ -1,4 +1,5 @@
 //! Threads and reports.
+use crate::Second;
 use crate::args::Args;
 use crate::job::Job;
 use anyhow::{Context, Result, anyhow};
@@ -65,7 +66,7 @@ fn report(args: &Args, job: &Job, threads: usize) -> Result<()> {
         let rate = rate(done - before, now - since);
         let at_s = (now - start).as_secs_f64();
         let line = match args.json {
-            true => json!({"at_s": at_s, "threads": threads, "bytes_per_s": rate}).to_string(),
+            true => serde_json::to_string(&Second { at_s, threads, bytes_per_s: rate })?,
             false => format!("{at_s:8.1} s  {:10.1} MB/s", rate / 1e6),
         };
         if !say(&line)? {

@@ -7,7 +7,7 @@ mod args;
 mod bulk;
 mod client;
 mod ix;
-mod parts;
+pub mod parts;
 mod report;
 mod rounds;
 mod rounds_ix;

@@ -5,10 +5,28 @@
 //! eight bytes of room, and of each four two are replied to with eight bytes.
 use ix_programs::clock;
 use ix_sys::stamps;
-use serde_json::json;
+use serde::{Deserialize, Serialize};
 use std::io;
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
+
+/// What the line begins with that tells the [`Parts`] in JSON.
+pub const PARTS: &str = "parts ";
+
+/// Medians of the times of a datagram, ns.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Parts {
+    /// From the device to the program.
+    pub in_ns: f64,
+    /// Of that, what shorter ones save.
+    pub copy_in_ns: f64,
+    /// From the program's call to the device.
+    pub out_ns: f64,
+    /// Of that, what shorter ones save.
+    pub copy_out_ns: f64,
+    /// A system call and back.
+    pub crossing_ns: f64,
+}
 
 /// Bytes of a shortened datagram.
 const SHORT: usize = 8;
@@ -76,14 +94,10 @@ pub fn serve(socket: &UdpSocket, spin: bool, samples: u32) -> io::Result<()> {
         }
         if ins.whole.len() == samples as usize {
             let ((in_ns, copy_in_ns), (out_ns, copy_out_ns)) = (ins.told(), outs.told());
-            let parts = json!({
-                "in_ns": in_ns,
-                "copy_in_ns": copy_in_ns,
-                "out_ns": out_ns,
-                "copy_out_ns": copy_out_ns,
-                "crossing_ns": crossing_ns,
-            });
-            println!("parts {parts}");
+            let all = [in_ns, copy_in_ns, out_ns, copy_out_ns, crossing_ns].map(|ns| ns as f64);
+            let [in_ns, copy_in_ns, out_ns, copy_out_ns, crossing_ns] = all;
+            let parts = Parts { in_ns, copy_in_ns, out_ns, copy_out_ns, crossing_ns };
+            println!("{PARTS}{}", serde_json::to_string(&parts)?);
         }
     }
     Ok(())

@@ -2,11 +2,12 @@
 //! observer.
 use super::super::process::Process;
 use super::machine::{Machine, give_weight};
+use ix_background::Second;
 use ix_broker::control::Client;
 use ix_proto::control::{Request, Status};
+use ix_report::control_log::{Decision, Entry, Line};
 use ix_report::problem::{Problem, Result};
 use ix_sys::command::{Step, before_exec};
-use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -62,9 +63,9 @@ impl Background {
 
     /// A report: the rate since the report before.
     fn take(&mut self, line: &str) {
-        let value: Value = serde_json::from_str(line).unwrap_or_default();
-        if let (Some(at_s), Some(rate)) = (value["at_s"].as_f64(), value["bytes_per_s"].as_f64()) {
-            self.done += rate * (at_s - self.at_s);
+        // The line at the end is another.
+        if let Ok(Second { at_s, bytes_per_s, .. }) = serde_json::from_str(line) {
+            self.done += bytes_per_s * (at_s - self.at_s);
             self.at_s = at_s;
         }
     }
@@ -93,10 +94,9 @@ impl Controller {
     pub fn stop(mut self) -> Vec<String> {
         let mut decisions = Vec::new();
         while let Some(line) = self.process.next_line() {
-            let value: Value = serde_json::from_str(&line).unwrap_or_default();
-            if value["event"] == "decision" {
-                let word = |key: &str| value[key].to_string().trim_matches('"').to_owned();
-                decisions.push(format!("rung {} to {}: {}", word("from"), word("to"), word("why")));
+            let entry = serde_json::from_str(&line).map(|line: Line| line.entry);
+            if let Ok(Entry::Decision(Decision { from, to, why, .. })) = entry {
+                decisions.push(format!("rung {from} to {to}: {why}"));
             }
         }
         self.process.stop();

@@ -15,8 +15,9 @@ use ix_proto::control::vnic::RateChange;
 use ix_proto::control::{Answer, Request};
 use ix_report::machine::Machine;
 use ix_report::problem::{Problem, Result};
-use ix_report::report::{layout, own_command};
-use serde_json::{Value, json};
+use ix_report::results::{Results, Row};
+use ix_report::table::layout;
+use serde_json::Value;
 use std::path::Path;
 
 /// Help of the benchmark.
@@ -114,13 +115,9 @@ fn publish(args: &RatesArgs, machine: &Machine, rows: &[Value]) -> Result<()> {
         "link: its rate without a limit in its slowest and its fastest second",
         "domain none, but for tenants: the program can access the dataplane's memory",
     ];
-    let report = json!({
-        "bench": "rates",
-        "machine": machine.to_json(),
-        "rows": rows,
-        "notes": notes,
-        "command": own_command(),
-    });
+    let all: Vec<Row> = rows.iter().filter_map(|row| row.as_object().cloned()).collect();
+    let notes_of = notes.iter().map(ToString::to_string).collect();
+    let report = Results::new("rates", machine, all, notes_of).to_json();
     let mut text = format!("{}\n", machine.summary());
     for part in PARTS {
         let of_part: Vec<&Value> = rows.iter().filter(|row| row["what"] == part).collect();
@@ -160,6 +157,7 @@ fn table(rows: &[&Value]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     #[test]
     fn quantiles_are_of_the_list() {

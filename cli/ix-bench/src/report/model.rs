@@ -3,7 +3,7 @@ use super::chart::{Axis, Chart, Point, Series};
 use super::read::Row;
 use super::scale::Kind;
 use super::series::{number, word};
-use serde_json::Value;
+use ix_report::results::{Change, Timeline};
 
 /// What latencies are drawn up to, µs: the papers' figures end there too.
 const LATENCY_TOP_US: f64 = 1_000.0;
@@ -105,32 +105,23 @@ fn lines(rows: &[&Row]) -> Vec<Series> {
 }
 
 /// The runs of `ix bench dynamic` (TOCS '16, figures 10 to 12).
-pub fn dynamic(timelines: &[Value]) -> Vec<(String, String)> {
+pub fn dynamic(timelines: &[Timeline]) -> Vec<(String, String)> {
     timelines.iter().flat_map(one).collect()
 }
 
-fn one(timeline: &Value) -> Vec<(String, String)> {
-    let text = |key: &str| timeline.get(key).and_then(Value::as_str).unwrap_or_default();
-    let list = |key: &str| -> Vec<f64> {
-        let values = timeline.get(key).and_then(Value::as_array);
-        values.into_iter().flatten().filter_map(Value::as_f64).collect()
+fn one(timeline: &Timeline) -> Vec<(String, String)> {
+    let over_time = |list: &[f64], of: &dyn Fn(f64) -> f64| -> Vec<Point> {
+        let pattern = timeline.at_s.iter().zip(list).filter(|(at, _)| **at > 0.0);
+        pattern.map(|(at, value)| point(*at, of(*value))).collect()
     };
-    let times = list("at_s");
-    let over_time = |key: &str, of: &dyn Fn(f64) -> f64| -> Vec<Point> {
-        let pattern = times.iter().zip(list(key)).filter(|(at, _)| **at > 0.0);
-        pattern.map(|(at, value)| point(*at, of(value))).collect()
-    };
-    let name = format!("{}, {}", text("pattern"), text("policy"));
+    let name = format!("{}, {}", timeline.pattern, timeline.policy);
     let millions = |value: f64| value / 1e6;
-    let throughput = over_time("achieved_per_s", &millions);
-    let events = timeline.get("events").and_then(Value::as_array);
+    let throughput = over_time(&timeline.achieved_per_s, &millions);
     let changes = |up: bool| -> Vec<Point> {
-        let own = events.into_iter().flatten();
-        let own = own.filter(|event| event.get("up").and_then(Value::as_bool) == Some(up));
-        let at = |event: &Value| {
-            let at_s = event.get("at_s").and_then(Value::as_f64).filter(|at| *at >= 0.0)?;
-            let near = throughput.iter().find(|p| p.x >= at_s)?;
-            Some(point(at_s, near.y))
+        let own = timeline.events.iter().filter(|change| change.up == up && change.at_s >= 0.0);
+        let at = |change: &Change| {
+            let near = throughput.iter().find(|p| p.x >= change.at_s)?;
+            Some(point(change.at_s, near.y))
         };
         own.filter_map(at).collect()
     };
@@ -140,7 +131,7 @@ fn one(timeline: &Value) -> Vec<(String, String)> {
         series("achieved", "ix0", throughput.clone()),
         series("fewer", "marks linux2", changes(false)),
     ];
-    let tail = over_time("p99_us", &|us| us.min(LATENCY_TOP_US));
+    let tail = over_time(&timeline.p99_us, &|us| us.min(LATENCY_TOP_US));
     let mut latency = Chart {
         title: format!("{name}: 99th percentile (1000 µs: that or more)"),
         x: axis(x),
@@ -151,17 +142,21 @@ fn one(timeline: &Value) -> Vec<(String, String)> {
     // The axis reaches the objective in quiet runs too.
     latency.series.push(series("", "none", vec![point(0.0, LATENCY_TOP_US)]));
     let as_is = |value: f64| value;
-    let outcome = if timeline.get("background").and_then(Value::as_bool) == Some(true) {
+    let outcome = if timeline.background {
         let lines = vec![
-            series("dynamic", "plain ix0", over_time("background_percent", &as_is)),
-            series("Pareto bound", "linux2", over_time("bound_background_percent", &as_is)),
+            series("dynamic", "plain ix0", over_time(&timeline.background_percent, &as_is)),
+            series("Pareto bound", "linux2", over_time(&timeline.bound_background_percent, &as_is)),
         ];
         chart(format!("{name}: background job"), (x, "% of its peak"), lines)
     } else {
         let lines = vec![
-            series("dynamic", "plain ix0", over_time("power_w", &as_is)),
-            series("Pareto bound", "linux2", over_time("bound_power_w", &as_is)),
-            series("everything the server has", "other1", over_time("most_power_w", &as_is)),
+            series("dynamic", "plain ix0", over_time(&timeline.power_w, &as_is)),
+            series("Pareto bound", "linux2", over_time(&timeline.bound_power_w, &as_is)),
+            series(
+                "everything the server has",
+                "other1",
+                over_time(&timeline.most_power_w, &as_is),
+            ),
         ];
         chart(format!("{name}: power"), (x, "W"), lines)
     };

@@ -3,6 +3,7 @@ use super::arrakis;
 use super::read::{Results, Row};
 use super::series::{number, word};
 use super::text::{full, short};
+use ix_report::figure;
 
 /// One result: what was measured, in the papers and here.
 pub struct Line {
@@ -93,7 +94,7 @@ pub(super) fn over_linux(rows: &Rows<'_>, key: &str) -> String {
 
 fn percent(part: Option<f64>, whole: Option<f64>) -> String {
     match (part, whole) {
-        (Some(part), Some(whole)) if whole > 0.0 => format!("{:.0} %", 100.0 * part / whole),
+        (Some(part), Some(whole)) if whole > 0.0 => figure::percent(part / whole, 0),
         _ => String::new(),
     }
 }

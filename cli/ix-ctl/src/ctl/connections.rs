@@ -1,6 +1,7 @@
 //! TCP connections as a table.
-use super::table::{Table, count, micros};
 use ix_proto::control::{Connection, Connections};
+use ix_report::figure::{count, micros};
+use ix_report::table::Table;
 
 /// A line for each connection of an answer.
 pub fn table(answer: &Connections) -> String {

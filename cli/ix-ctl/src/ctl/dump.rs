@@ -143,7 +143,7 @@ impl Archive {
         let path = self.path.display();
         println!("{} ({}): {path}", stats.name(), stats.pid);
         if self.missing > 0 {
-            let what = super::table::plural(self.missing, "part");
+            let what = ix_report::figure::plural(self.missing, "part");
             eprintln!("ix: {what} could not be had; the .missing files in {path} say why");
         }
         Ok(())

@@ -1,7 +1,8 @@
 //! `ix ctl status`, `threads` and `flow-groups`: what there is, as tables.
-use super::table::{Table, count, micros, percent, plural};
 use ix_broker::control::Change;
 use ix_proto::control::{Report, Sharing, Status};
+use ix_report::figure::{count, micros, percent, plural};
+use ix_report::table::Table;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -24,7 +25,7 @@ pub fn status(status: &Status) -> String {
         count(status.rate_per_s()),
         micros(status.queueing_delay_us()),
         micros(status.tail_us()),
-        percent(idle),
+        percent(idle, 0),
     );
     let flows = ["flows", "half_open", "time_wait"].map(|name| status.total(name));
     let [flows, half_open, time_wait] = flows.map(|n| count(n as f64));
@@ -149,7 +150,7 @@ pub fn threads(status: &Status) -> String {
             micros(window.iteration_us[0]),
             micros(window.queueing_delay_us[0]),
             micros(thread.tail_us(status.batch_bound)),
-            percent(window.idle[0]),
+            percent(window.idle[0], 0),
         ];
         let load = if thread.state.serves() { load } else { load.map(|_| "-".to_owned()) };
         table.row(first.into_iter().chain(load));
@@ -161,7 +162,7 @@ pub fn threads(status: &Status) -> String {
 pub fn flow_groups(change: &Change<'_>, status: &Status, all: bool) -> String {
     let rates = change.group_rates();
     let total: f64 = rates.iter().sum();
-    let share = |rate: f64| if total > 0.0 { percent(rate / total) } else { "-".to_owned() };
+    let share = |rate: f64| if total > 0.0 { percent(rate / total, 0) } else { "-".to_owned() };
     if all {
         let mut table = Table::new(&["group", "thread", "packets/s", "share"], &[]);
         for (i, (group, rate)) in status.groups.iter().zip(&rates).enumerate() {

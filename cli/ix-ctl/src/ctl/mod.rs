@@ -3,7 +3,6 @@ pub mod args;
 pub mod connections;
 pub mod dump;
 mod look;
-pub mod table;
 mod vnic;
 
 pub use look::controller_line;
@@ -130,8 +129,9 @@ fn policy_request(
     let request = Request::Policy { text, slo_us };
     let answer: PolicySet = connect(&args.dataplane)?.get(&request)?;
     if !gives(args, &answer)? {
-        let bound =
-            slo_us.map_or(String::new(), |slo| format!(", at most {} µs", table::micros(slo)));
+        let bound = slo_us.map_or(String::new(), |slo| {
+            format!(", at most {} µs", ix_report::figure::micros(slo))
+        });
         println!("controller {} gets policy {}{bound}", answer.controller, answer.policy);
     }
     Ok(())
@@ -162,7 +162,10 @@ fn now_is(status: &Status, thread: usize) -> String {
         .threads
         .get(thread)
         .map_or(("?", 0), |thread| (thread.state.name(), thread.flow_groups.len()));
-    format!("elastic thread {thread} is {state} with {}", table::plural(groups, "flow group"))
+    format!(
+        "elastic thread {thread} is {state} with {}",
+        ix_report::figure::plural(groups, "flow group")
+    )
 }
 
 fn flow_groups(args: &FlowGroupsArgs) -> Result<()> {

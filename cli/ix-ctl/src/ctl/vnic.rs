@@ -234,7 +234,7 @@ pub fn filter(command: &FilterCommand) -> Result<()> {
             println!("filter {filter}\n  capability {capability}");
         }
         Answer::FiltersRevoked(FiltersRevoked { revoked }) => {
-            println!("{} gone", super::table::plural(revoked, "filter"));
+            println!("{} gone", ix_report::figure::plural(revoked, "filter"));
         }
         _ => {}
     }

@@ -1,9 +1,9 @@
 //! The parts of the view.
 use super::state::{Point, State};
-use crate::ctl::table::{count, micros, percent, plural};
 use ix_broker::control::{Change, Shares};
 use ix_proto::ThreadState;
 use ix_proto::control::{Commands, Status, Thread};
+use ix_report::figure::{count, micros, percent, plural};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 
@@ -50,7 +50,7 @@ pub fn load(state: &State, status: &Status, width: usize) -> Vec<Line<'static>> 
     let flows = count(status.total("flows") as f64);
     let also = [
         format!("{flows} flows"),
-        format!("idle {}", percent(idle)),
+        format!("idle {}", percent(idle, 0)),
         format!("batch bound {}", status.batch_bound),
     ];
     let lines = rows.into_iter().zip(also).map(|((name, value, of), also)| {
