@@ -48,9 +48,17 @@ pub fn sites() -> &'static [OwnSite] {
     unsafe { core::slice::from_raw_parts(page, OWN_SITES_MAX) }
 }
 
-/// The program was refused a port that it named, or with 0 has bound one: said at its end, if it
-/// never used IX.
-pub fn refuses(errno: i32, port: u16) {
+/// The program was refused a port that it named: said at its end, if it never used IX.
+pub fn bind_was_refused(errno: i32, port: u16) {
+    note_bind(errno, port);
+}
+
+/// The program has a port: what it was refused before is not said.
+pub fn bind_was_made() {
+    note_bind(0, 0);
+}
+
+fn note_bind(errno: i32, port: u16) {
     let page = PAGE.load(Ordering::Acquire);
     if page.is_null() {
         return;

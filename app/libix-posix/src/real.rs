@@ -262,6 +262,12 @@ pub fn errno() -> i32 {
     unsafe { *libc::__errno_location() }
 }
 
+/// Whether a call that does not wait has failed only because nothing was there, or because a signal
+/// came.
+pub fn found_nothing(errno: i32) -> bool {
+    matches!(errno, libc::EAGAIN | libc::EINTR)
+}
+
 /// Sets the calling thread's errno.
 pub fn set_errno(errno: i32) {
     // SAFETY: as above.

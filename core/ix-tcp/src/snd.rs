@@ -55,7 +55,7 @@ impl<B: RxBuf> Tcb<B> {
             if !self.send_message(cfg, now_us, len, out) {
                 self.acknowledge(cfg, now_us, out);
             }
-            if !self.keeps_loss_timer(cfg) {
+            if !self.leave_loss_timer_if_early(cfg) {
                 self.arm_loss_timer(cfg, now_us);
             }
         } else if self.handshake_done() {
@@ -73,7 +73,7 @@ impl<B: RxBuf> Tcb<B> {
             let asleep = self.loss_at_us == NEVER
                 || self.loss_timer == LossTimer::Idle && self.waits_without_flight();
             if sent.any() || self.flags.has(Flags::REARM) || asleep {
-                if !sent.held && self.keeps_loss_timer(cfg) {
+                if !sent.held && self.leave_loss_timer_if_early(cfg) {
                     return self.check();
                 }
                 self.arm_loss_timer(cfg, now_us);

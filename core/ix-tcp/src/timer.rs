@@ -116,10 +116,10 @@ impl<B: RxBuf> Tcb<B> {
         }
     }
 
-    /// Whether timeout and tail loss probe cannot come before the time that the loss timer is set
-    /// to. Then it stays: the right time is computed when this one comes, and not for each message.
+    /// Leaves the loss timer as it is set, and returns true, if timeout and tail loss probe cannot
+    /// come before: the right time is computed when this one comes, and not for each message.
     #[inline]
-    pub(crate) fn keeps_loss_timer(&mut self, cfg: &Config) -> bool {
+    pub(crate) fn leave_loss_timer_if_early(&mut self, cfg: &Config) -> bool {
         let is_one =
             matches!(self.loss_timer, LossTimer::Earlier | LossTimer::Tlp | LossTimer::Rto);
         let (probe_us, timeout_us) = match self.one_in_flight() {

@@ -37,7 +37,7 @@ pub unsafe extern "C" fn bind(fd: c_int, address: *const sockaddr, len: socklen_
     if at.port() != 0 {
         match bound {
             0 => {
-                own_calls::refuses(0, 0);
+                own_calls::bind_was_made();
                 announce::binds(fd);
             }
             _ => is_refused(at.port()),
@@ -51,7 +51,7 @@ pub unsafe extern "C" fn bind(fd: c_int, address: *const sockaddr, len: socklen_
 fn is_refused(port: u16) {
     let errno = real::errno();
     if matches!(errno, libc::EACCES | libc::EADDRINUSE) {
-        own_calls::refuses(errno, port);
+        own_calls::bind_was_refused(errno, port);
     }
 }
 

@@ -75,11 +75,11 @@ impl Core {
                 }
                 match receive(MSG_DONTWAIT) {
                     done if done >= 0 => return Some(Instead::Made(done)),
-                    _ if is_nothing(real::errno()) => {}
+                    _ if real::found_nothing(real::errno()) => {}
                     _ => return Some(real::errno().into()),
                 }
             }
-            Err(errno) if is_nothing(errno) => {}
+            Err(errno) if real::found_nothing(errno) => {}
             Err(errno) => return Some(errno.into()),
         }
         let news = self.linux_side.news;
@@ -117,10 +117,6 @@ impl Core {
             }
         }
     }
-}
-
-fn is_nothing(errno: i32) -> bool {
-    matches!(errno, libc::EAGAIN | libc::EINTR)
 }
 
 /// The sender of the next datagram that Linux has; or an errno.

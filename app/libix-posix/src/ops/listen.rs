@@ -169,7 +169,7 @@ pub fn accept(
                 return Ok((accepted, None));
             }
             match real::errno() {
-                libc::EAGAIN | libc::EINTR => {}
+                errno if real::found_nothing(errno) => {}
                 errno => return Err(errno.into()),
             }
         }

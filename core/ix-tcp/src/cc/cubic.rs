@@ -217,8 +217,8 @@ impl Cubic {
         self.w_est_bytes = 0;
     }
 
-    /// A window that another time knew is not forgotten.
-    pub(super) fn raise_w_max(&mut self, other: &Cubic) {
+    /// The window before the last reduction is the larger one of this and another time's.
+    pub(super) fn take_larger_w_max(&mut self, other: &Cubic) {
         self.w_max_bytes = self.w_max_bytes.max(other.w_max_bytes);
         self.w_est_bytes = 0;
     }

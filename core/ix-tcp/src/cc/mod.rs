@@ -255,7 +255,7 @@ impl Control {
             control.ssthresh_bytes = control.ssthresh_bytes.max(other.ssthresh_bytes());
         });
         if let (Control::Cubic(cubic), Control::Cubic(other)) = (self, other) {
-            cubic.raise_w_max(other);
+            cubic.take_larger_w_max(other);
         }
     }
 
