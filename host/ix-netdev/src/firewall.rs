@@ -1,6 +1,6 @@
 //! What of Linux's firewall looks at the packets of an interface. An XDP program has them before,
 //! so none of it holds for what is IX's.
-use crate::netlink::{Message, Netlink, attributes};
+use crate::netlink::{Message, Netlink, attribute, attributes, number_of_network as number, text};
 use ix_sys::{Error, netfilter};
 use std::fs;
 
@@ -102,12 +102,12 @@ fn chain(body: &[u8], interface: &str) -> Option<Chain> {
     let (header, rest) = body.split_at_checked(ALL_FAMILIES.len())?;
     let (family, _) = FAMILIES.into_iter().find(|(family, _)| *family == header[0])?;
     // One without a hook is a part of others.
-    let hook = of(rest, CHAIN_HOOK)?;
-    if family != NETDEV && of(hook, HOOK_NUMBER).and_then(number) == Some(FORWARD) {
+    let hook = attribute(rest, CHAIN_HOOK)?;
+    if family != NETDEV && attribute(hook, HOOK_NUMBER).and_then(number) == Some(FORWARD) {
         return None;
     }
-    let one = of(hook, HOOK_DEVICE).map(|name| (HOOK_DEVICE, name));
-    let several = of(hook, HOOK_DEVICES).into_iter().flat_map(attributes);
+    let one = attribute(hook, HOOK_DEVICE).map(|name| (HOOK_DEVICE, name));
+    let several = attribute(hook, HOOK_DEVICES).into_iter().flat_map(attributes);
     let is_it = |(kind, name)| match kind {
         DEVICE_PREFIX => interface.starts_with(&text(name)),
         _ => text(name) == interface,
@@ -116,8 +116,8 @@ fn chain(body: &[u8], interface: &str) -> Option<Chain> {
     if devices.peek().is_some() && !devices.any(is_it) {
         return None;
     }
-    let drops = of(rest, CHAIN_POLICY).and_then(number) == Some(DROP);
-    let rules = of(rest, CHAIN_RULES).and_then(number).unwrap_or(0);
+    let drops = attribute(rest, CHAIN_POLICY).and_then(number) == Some(DROP);
+    let rules = attribute(rest, CHAIN_RULES).and_then(number).unwrap_or(0);
     let name = name(header, rest, CHAIN_TABLE, CHAIN_NAME)?;
     (drops || rules > 0).then_some(Chain { name, drops })
 }
@@ -128,9 +128,9 @@ fn rule(body: &[u8], interface: &str) -> Option<String> {
     let (header, rest) = body.split_at_checked(ALL_FAMILIES.len())?;
     // Where the name of an interface is.
     let mut holds_name = None;
-    for (_, expression) in of(rest, RULE_EXPRESSIONS).into_iter().flat_map(attributes) {
-        let data = of(expression, EXPRESSION_DATA).unwrap_or_default();
-        let of = |wanted| of(data, wanted);
+    for (_, expression) in attribute(rest, RULE_EXPRESSIONS).into_iter().flat_map(attributes) {
+        let data = attribute(expression, EXPRESSION_DATA).unwrap_or_default();
+        let of = |wanted| attribute(data, wanted);
         match of_text(expression, EXPRESSION_NAME).as_deref() {
             Some("meta") => {
                 let is_name = of(META_KEY).and_then(number);
@@ -139,7 +139,7 @@ fn rule(body: &[u8], interface: &str) -> Option<String> {
                 holds_name = to.or(holds_name.filter(|held| Some(*held) != of(META_TO)));
             }
             Some("cmp") if holds_name.is_some() && of(CMP_FROM) == holds_name => {
-                let value = of(CMP_DATA).and_then(|data| self::of(data, DATA_VALUE));
+                let value = of(CMP_DATA).and_then(|data| attribute(data, DATA_VALUE));
                 let Some(value) = value else { break };
                 // A name ends with zeros (`nft` writes sixteen bytes) or one (`iptables`); without
                 // one it is the start of names.
@@ -168,21 +168,8 @@ fn name(header: &[u8], rest: &[u8], table: u16, chain: u16) -> Option<String> {
     Some(format!("{family} {} {}", of_text(rest, table)?, of_text(rest, chain)?))
 }
 
-/// The first attribute of a kind.
-fn of(all: &[u8], wanted: u16) -> Option<&[u8]> {
-    attributes(all).find(|(kind, _)| *kind == wanted).map(|(_, value)| value)
-}
-
 fn of_text(all: &[u8], wanted: u16) -> Option<String> {
-    of(all, wanted).map(text)
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).trim_end_matches('\0').to_owned()
-}
-
-fn number(bytes: &[u8]) -> Option<u32> {
-    bytes.try_into().ok().map(u32::from_be_bytes)
+    attribute(all, wanted).map(text)
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 //! neither ARP nor Neighbour Discovery of its own.
 use crate::host_routes;
 use crate::look::usable_addresses;
-use crate::netlink::{self, Message, Netlink, attributes, messages};
+use crate::netlink::{self, Message, Netlink, attribute, messages};
 use crate::wanted_hops::WantedHops;
 use ix_proto::routes::{Route, Via};
 use ix_sys::{Error, socket};
@@ -262,8 +262,7 @@ fn parse(index: u32, body: &[u8]) -> Option<Neighbour> {
     if of != index {
         return None;
     }
-    let found = |wanted| attributes(&body[HEAD..]).find(|(kind, _)| *kind == wanted);
-    let hop = found(libc::NDA_DST)?.1;
+    let hop = attribute(&body[HEAD..], libc::NDA_DST)?;
     let hop = match i32::from(head[0]) {
         libc::AF_INET => IpAddr::from(<[u8; 4]>::try_from(hop).ok()?),
         libc::AF_INET6 => IpAddr::from(<[u8; 16]>::try_from(hop).ok()?),
@@ -272,7 +271,7 @@ fn parse(index: u32, body: &[u8]) -> Option<Neighbour> {
     if state & libc::NUD_INCOMPLETE != 0 || state == libc::NUD_NONE {
         return None;
     }
-    let mac = found(libc::NDA_LLADDR).and_then(|(_, mac)| mac.try_into().ok());
+    let mac = attribute(&body[HEAD..], libc::NDA_LLADDR).and_then(|mac| mac.try_into().ok());
     Some((hop, mac.filter(|_| state & VALID != 0)))
 }
 

@@ -1,5 +1,5 @@
 //! Linux's table of routes, as it concerns one interface.
-use crate::netlink::{Message, Netlink, attributes};
+use crate::netlink::{Message, Netlink, attribute, number};
 use ix_proto::routes::{Route, Via};
 use ix_sys::Error;
 use ix_wire::IpAddr;
@@ -51,10 +51,9 @@ pub(crate) fn default_routes(asks: &mut Netlink) -> Result<Vec<DefaultRoute>, Er
             if route.via == Via::Nowhere {
                 continue;
             }
-            let all = || attributes(&body[HEAD..]);
-            let of = |wanted| all().find(|(kind, _)| *kind == wanted).map(|(_, value)| value);
-            let one = of(libc::RTA_OIF).and_then(number);
-            let hops = of(libc::RTA_MULTIPATH).map(interfaces).unwrap_or_default();
+            let said = &body[HEAD..];
+            let one = attribute(said, libc::RTA_OIF).and_then(number);
+            let hops = attribute(said, libc::RTA_MULTIPATH).map(interfaces).unwrap_or_default();
             let is_v6 = family == libc::AF_INET6;
             let of = |index| DefaultRoute { is_v6, metric: route.metric, index };
             found.extend(one.into_iter().chain(hops).map(of));
@@ -96,8 +95,7 @@ fn parse(index: u32, body: &[u8]) -> Option<Route> {
     if ![libc::AF_INET, libc::AF_INET6].contains(&family) || source_prefix != 0 || tos != 0 {
         return None;
     }
-    let all = || attributes(&body[HEAD..]);
-    let found = |wanted| all().find(|(kind, _)| *kind == wanted).map(|(_, value)| value);
+    let found = |wanted| attribute(&body[HEAD..], wanted);
     let word = |wanted| found(wanted).and_then(number);
     if word(libc::RTA_TABLE).unwrap_or(table.into()) != u32::from(libc::RT_TABLE_MAIN) {
         return None;
@@ -114,14 +112,14 @@ fn parse(index: u32, body: &[u8]) -> Option<Route> {
         _ => Via::Elsewhere,
     };
     let metrics = found(libc::RTA_METRICS).unwrap_or_default();
-    let mtu = attributes(metrics).find(|(kind, _)| *kind == RTAX_MTU);
+    let mtu = attribute(metrics, RTAX_MTU).and_then(number);
     let source = found(libc::RTA_PREFSRC).and_then(address);
     Some(Route {
         to,
         prefix,
         via,
         source,
-        mtu: mtu.and_then(|(_, value)| number(value)).unwrap_or(0),
+        mtu: mtu.unwrap_or(0),
         metric: word(libc::RTA_PRIORITY).unwrap_or(0),
     })
 }
@@ -134,18 +132,13 @@ fn address(bytes: &[u8]) -> Option<IpAddr> {
     }
 }
 
-fn number(bytes: &[u8]) -> Option<u32> {
-    Some(u32::from_ne_bytes(bytes.try_into().ok()?))
-}
-
 /// Where packets go by this interface and these attributes.
 fn way(index: u32, by: Option<u32>, said: &[u8]) -> Via {
-    let found = |wanted| attributes(said).find(|(kind, _)| *kind == wanted);
     // An IPv6 next hop of IPv4 packets stays Linux's.
-    if by != Some(index) || found(RTA_VIA).is_some() {
+    if by != Some(index) || attribute(said, RTA_VIA).is_some() {
         return Via::Elsewhere;
     }
-    let gateway = found(libc::RTA_GATEWAY).and_then(|(_, hop)| address(hop));
+    let gateway = attribute(said, libc::RTA_GATEWAY).and_then(address);
     gateway.map_or(Via::Link, Via::Gateway)
 }
 

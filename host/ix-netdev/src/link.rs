@@ -1,6 +1,6 @@
 //! Links, addresses and routes of a namespace.
 use crate::Namespace;
-use crate::netlink::{Answer, Message, Netlink, attributes, ifinfomsg};
+use crate::netlink::{Answer, Message, Netlink, attributes, ifinfomsg, text};
 use ix_sys::Error;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
@@ -331,7 +331,6 @@ pub(crate) fn was_moved(body: &[u8]) -> bool {
 /// Parses an `ifinfomsg` with its attributes.
 pub(crate) fn parse_ifinfo(body: &[u8]) -> Option<Link> {
     let word = |b: &[u8]| b.get(..4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_ne_bytes);
-    let text = |b: &[u8]| String::from_utf8_lossy(b).trim_end_matches('\0').to_owned();
     let flags = word(body.get(8..12)?) as i32;
     let hardware = u16::from_ne_bytes(body.get(2..4)?.try_into().ok()?);
     let mut link = Link {

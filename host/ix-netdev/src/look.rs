@@ -2,7 +2,7 @@
 use crate::host_routes::{DefaultRoute, default_routes};
 use crate::link::{Link, parse_ifinfo};
 use crate::namespace::Namespace;
-use crate::netlink::{Message, Netlink, attributes, ifinfomsg};
+use crate::netlink::{Message, Netlink, attribute, ifinfomsg, number};
 use ix_sys::Error;
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -44,10 +44,8 @@ pub fn xdp_support(index: u32) -> Result<XdpSupport, Error> {
         .put(&[CTRL_CMD_GETFAMILY, 1, 0, 0])
         .text(CTRL_ATTR_FAMILY_NAME, "netdev");
     let found = |bodies: Vec<Vec<u8>>, wanted: u16| {
-        let in_body = |body: &Vec<u8>| {
-            let all = body.get(ATTRIBUTES_AT..).unwrap_or_default();
-            attributes(all).find(|(kind, _)| *kind == wanted).map(|(_, value)| value.to_vec())
-        };
+        let in_body =
+            |body: &Vec<u8>| attribute(body.get(ATTRIBUTES_AT..)?, wanted).map(<[u8]>::to_vec);
         bodies.iter().find_map(in_body)
     };
     let bodies = |answers: Vec<crate::netlink::Answer>| {
@@ -113,9 +111,8 @@ impl Namespace {
         let answers = self.netlink().request(message, what)?;
         let program = |body: &[u8]| {
             parse_ifinfo(body)?;
-            let xdp = attributes(body.get(16..)?).find(|(kind, _)| *kind == IFLA_XDP)?.1;
-            let id = attributes(xdp).find(|(kind, _)| *kind == IFLA_XDP_PROG_ID)?.1;
-            Some(u32::from_ne_bytes(id.try_into().ok()?))
+            let xdp = attribute(body.get(16..)?, IFLA_XDP)?;
+            attribute(xdp, IFLA_XDP_PROG_ID).and_then(number)
         };
         Ok(answers.iter().find_map(|answer| program(&answer.body)))
     }
@@ -189,18 +186,14 @@ fn all_addresses(asks: &mut Netlink, what: impl Fn() -> String) -> Result<Vec<Ad
     let address = |body: &[u8]| {
         let head = body.get(..BODY)?;
         let index = u32::from_ne_bytes(head.get(4..8)?.try_into().ok()?);
-        let found = |wanted: u16| {
-            let all = attributes(body.get(BODY..)?);
-            all.into_iter().find(|(kind, _)| *kind == wanted).map(|(_, value)| value)
-        };
+        let found = |wanted: u16| attribute(&body[BODY..], wanted);
         // An IPv6 address of an interface that is no tunnel has only the second one.
         let bytes = found(libc::IFA_LOCAL).or_else(|| found(libc::IFA_ADDRESS))?;
         let address = match bytes.len() {
             4 => IpAddr::from(<[u8; 4]>::try_from(bytes).ok()?),
             _ => IpAddr::from(<[u8; 16]>::try_from(bytes).ok()?),
         };
-        let flags = found(IFA_FLAGS).and_then(|bits| bits.try_into().ok());
-        let flags = flags.map_or(u32::from(head[2]), u32::from_ne_bytes);
+        let flags = found(IFA_FLAGS).and_then(number).unwrap_or(head[2].into());
         Some(Address { index, address, prefix: head[1], flags })
     };
     Ok(answers.iter().filter_map(|answer| address(&answer.body)).collect())

@@ -7,6 +7,10 @@ const HEADER: usize = 16;
 /// Attribute of an error message that carries the kernel's explanation (NLMSGERR_ATTR_MSG).
 const NLMSGERR_ATTR_MSG: u16 = 1;
 const NLM_F_CAPPED: u16 = 0x100;
+/// Of a part of a list that was not the same from its beginning to its end.
+const NLM_F_DUMP_INTR: u16 = 0x10;
+/// So often a list is read that changes meanwhile.
+const READS: u32 = 16;
 
 /// A request under construction: header, family header, attributes.
 pub(crate) struct Message(Vec<u8>);
@@ -76,6 +80,7 @@ pub(crate) fn ifinfomsg(index: u32, flags: i32, change: i32) -> [u8; 16] {
 }
 
 /// A reply: its type and everything after the netlink header.
+#[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) kind: u16,
     pub(crate) body: Vec<u8>,
@@ -91,6 +96,26 @@ pub(crate) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])>
         // The top two bits mean "nested" and "network byte order".
         Some((kind & 0x3fff, payload))
     })
+}
+
+/// The payload of the first attribute of a kind.
+pub(crate) fn attribute(bytes: &[u8], wanted: u16) -> Option<&[u8]> {
+    attributes(bytes).find(|(kind, _)| *kind == wanted).map(|(_, payload)| payload)
+}
+
+/// A number in this host's order, as rtnetlink has it.
+pub(crate) fn number(bytes: &[u8]) -> Option<u32> {
+    bytes.try_into().ok().map(u32::from_ne_bytes)
+}
+
+/// A number in the network's order, as nftables has it.
+pub(crate) fn number_of_network(bytes: &[u8]) -> Option<u32> {
+    bytes.try_into().ok().map(u32::from_be_bytes)
+}
+
+/// A text without the zeros at its end.
+pub(crate) fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).trim_end_matches('\0').to_owned()
 }
 
 /// The messages in one datagram, as (type, flags, sequence, body).
@@ -147,16 +172,30 @@ impl Netlink {
     }
 
     /// Sends a request and waits until the kernel has carried it out; returns the replies before
-    /// the acknowledgement. `what` is for the error: "cannot add address …".
+    /// the acknowledgement. A list that changes while it is read is read again; one that has done
+    /// so each time is EAGAIN. `what` is for the error: "cannot add address …".
     pub(crate) fn request(
         &mut self,
         message: Message,
         what: impl Fn() -> String,
     ) -> Result<Vec<Answer>, Error> {
-        self.sequence += 1;
-        let bytes = message.finish(self.sequence);
-        socket::send(self.fd.as_fd(), &bytes, 0).map_err(|e| Error::new(what(), e))?;
-        let mut answers = Vec::new();
+        let mut bytes = message.finish(0);
+        for _ in 0..READS {
+            self.sequence += 1;
+            bytes[8..12].copy_from_slice(&self.sequence.to_ne_bytes());
+            socket::send(self.fd.as_fd(), &bytes, 0).map_err(|e| Error::new(what(), e))?;
+            if let Some(answers) = self.answers(&what)? {
+                return Ok(answers);
+            }
+        }
+        let why = Some("it changes all the time".to_owned());
+        let again = io::Error::from_raw_os_error(libc::EAGAIN);
+        Err(Error::new(what(), again).explained(why))
+    }
+
+    /// The replies to the last request; `None`: they are of a list that has changed meanwhile.
+    fn answers(&mut self, what: impl Fn() -> String) -> Result<Option<Vec<Answer>>, Error> {
+        let (mut answers, mut is_whole) = (Vec::new(), true);
         let mut buffer = vec![0u8; 32 << 10];
         loop {
             let n = socket::receive(self.fd.as_fd(), &mut buffer, 0)
@@ -165,10 +204,11 @@ impl Netlink {
                 if sequence != self.sequence {
                     continue;
                 }
+                is_whole &= flags & NLM_F_DUMP_INTR == 0;
                 match i32::from(kind) {
-                    libc::NLMSG_DONE => return Ok(answers),
+                    libc::NLMSG_DONE => return Ok(is_whole.then_some(answers)),
                     libc::NLMSG_ERROR => {
-                        return acknowledge(body, flags, what).map(|()| answers);
+                        return acknowledge(body, flags, what).map(|()| Some(answers));
                     }
                     _ => answers.push(Answer { kind, body: body.to_vec() }),
                 }
@@ -187,9 +227,8 @@ fn acknowledge(body: &[u8], flags: u16, what: impl Fn() -> String) -> Result<(),
     // The request follows the error number, unless the kernel cut it to its header.
     let request = word(4).map_or(HEADER, |b| u32::from_ne_bytes(b) as usize);
     let skip = if flags & NLM_F_CAPPED != 0 { HEADER } else { request.next_multiple_of(4) };
-    let explanation = attributes(body.get(4 + skip..).unwrap_or(&[]))
-        .find(|(kind, _)| *kind == NLMSGERR_ATTR_MSG)
-        .map(|(_, text)| String::from_utf8_lossy(text).trim_end_matches('\0').to_owned());
+    let said = body.get(4 + skip..).unwrap_or(&[]);
+    let explanation = attribute(said, NLMSGERR_ATTR_MSG).map(text);
     Err(Error::new(what(), io::Error::from_raw_os_error(errno)).explained(explanation))
 }
 
@@ -212,6 +251,54 @@ mod tests {
         assert_eq!(inner[0], (1, &b"veth\0"[..]));
         let innermost: Vec<_> = attributes(inner[1].1).collect();
         assert_eq!(innermost, [(1, &7u32.to_ne_bytes()[..])]);
+    }
+
+    /// A kernel at the other end of a socket, whose lists change while they are read so often.
+    fn read_from(interruptions: u32) -> Result<Vec<Answer>, Error> {
+        use std::os::unix::net::UnixDatagram;
+        let (own, kernel) = UnixDatagram::pair().expect("a pair");
+        let end = std::thread::spawn(move || {
+            let mut buffer = [0; 1024];
+            for nth in 0.. {
+                // Its other end is closed once it has enough.
+                kernel.set_read_timeout(Some(std::time::Duration::from_secs(1))).expect("set");
+                let Ok(n) = kernel.recv(&mut buffer) else { return nth };
+                let (_, _, sequence, _) = messages(&buffer[..n]).next().expect("a request");
+                let flags = if nth < interruptions { NLM_F_DUMP_INTR } else { 0 };
+                let part = |kind: u16, flags: u16, sequence: u32| {
+                    let mut bytes = Message::new(kind, 0).put(&nth.to_ne_bytes()).finish(sequence);
+                    bytes[6..8].copy_from_slice(&flags.to_ne_bytes());
+                    bytes
+                };
+                // A reply to an earlier question is no part of it.
+                let datagrams = [
+                    part(16, NLM_F_DUMP_INTR, sequence.wrapping_sub(1)),
+                    [part(16, 0, sequence), part(16, flags, sequence)].concat(),
+                    part(libc::NLMSG_DONE as u16, 0, sequence),
+                ];
+                for datagram in datagrams {
+                    kernel.send(&datagram).expect("sent");
+                }
+            }
+            0
+        });
+        let mut netlink = Netlink { fd: OwnedFd::from(own), sequence: 6 };
+        let read = netlink.request(Message::new(18, libc::NLM_F_DUMP), || "cannot list".to_owned());
+        drop(netlink);
+        assert_eq!(end.join().expect("it ends"), (interruptions + 1).min(READS));
+        read
+    }
+
+    #[test]
+    fn a_list_that_changes_is_read_again() {
+        for interruptions in [0, 1, READS - 1] {
+            let read = read_from(interruptions).expect("a whole list");
+            let bodies: Vec<_> = read.iter().map(|answer| number(&answer.body)).collect();
+            assert_eq!(bodies, [Some(interruptions); 2], "nothing of what was read before");
+        }
+        let e = read_from(READS).expect_err("it never is whole");
+        assert_eq!(e.errno(), libc::EAGAIN);
+        assert!(e.to_string().contains("it changes all the time"), "{e}");
     }
 
     #[test]
