@@ -74,10 +74,10 @@ impl ElasticThread {
         self.tcp.config.rcv_share = supply.share.into();
         match supply.pressure {
             Pressure::None => self.flows.muster = Muster::default(),
-            pressure => {
-                let prunes = pressure >= Pressure::Low;
-                self.tcp.muster(&mut self.io, &mut self.flows, prunes);
+            pressure if pressure >= Pressure::Low => {
+                self.tcp.muster_and_prune(&mut self.io, &mut self.flows);
             }
+            _ => self.tcp.muster(&mut self.flows),
         }
         if supply.pressure >= Pressure::Critical && HERE {
             self.tcp.relieve(&mut self.io, &mut self.flows);

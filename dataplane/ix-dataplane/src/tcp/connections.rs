@@ -58,10 +58,20 @@ impl Tcp {
         debug_assert!(flows.count > 0 || io.cx.promises.bytes() == 0, "a promise of no flow");
     }
 
-    /// Frames are short: counts the flows that hold none. With `prunes`, discards what waits behind
-    /// gaps beyond what every flow may hold now. Looks at some flows at a time.
+    /// Frames are short: counts the flows that hold none. Looks at some flows at a time.
     #[cold]
-    pub fn muster(&self, io: &mut Io, flows: &mut Flows, prunes: bool) {
+    pub fn muster(&self, flows: &mut Flows) {
+        self.review(flows, |_| {});
+    }
+
+    /// The same, and discards what waits behind gaps beyond what every flow may hold now.
+    #[cold]
+    pub fn muster_and_prune(&self, io: &mut Io, flows: &mut Flows) {
+        self.review(flows, |flow| flow.tcb.prune(&self.config, &mut io.of(&mut flow.socket)));
+    }
+
+    /// Counts some more flows that hold no frame, and does something with each flow that it sees.
+    fn review(&self, flows: &mut Flows, mut act: impl FnMut(&mut Flow)) {
         let Flows { groups, muster, .. } = flows;
         let mut left = MUSTERED_AT_ONCE;
         for _ in 0..groups.len() {
@@ -73,9 +83,7 @@ impl Tcp {
                     left -= 1;
                     if let Some(flow) = group.at(muster.slot) {
                         muster.saw(flow.tcb.rcv_held_bufs() > 0);
-                        if prunes {
-                            flow.tcb.prune(&self.config, &mut io.of(&mut flow.socket));
-                        }
+                        act(flow);
                     }
                     muster.slot += 1;
                 }
