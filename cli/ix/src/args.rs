@@ -166,7 +166,7 @@ pub struct KeeperArgs {
     pub interface: String,
     /// It is no child of a run any more
     #[arg(long)]
-    pub away: bool,
+    pub apart: bool,
 }
 
 /// Arguments of the warden of a run.

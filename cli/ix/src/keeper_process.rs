@@ -15,6 +15,8 @@ use std::time::{Duration, Instant};
 
 /// What the keeper is called in the list of processes.
 const NAME: &str = "ix-keeper";
+/// Flag of `ix keeper` for the keeper itself.
+const APART: &str = "--apart";
 /// It is there when systemd manages the machine (sd_booted(3)).
 const SYSTEMD: &str = "/run/systemd/system";
 /// Longest wait for systemd, which answers in some tens of milliseconds. The run waits longer.
@@ -29,27 +31,38 @@ pub fn start(interface: &str) -> io::Result<()> {
     }
 }
 
-/// The keeper's process, or with `away` unset the one that starts it.
-pub fn keep(interface: &str, away: bool) -> io::Result<()> {
-    let words = ["keeper", "--away", interface];
-    if away && std::env::args_os().next().is_none_or(|own| own != NAME) {
+/// The process between a run and its keeper: starts the keeper apart from the run, and ends, so
+/// that the keeper is no child of it.
+pub fn start_apart(interface: &str) -> io::Result<()> {
+    be_untouchable()?;
+    if has_scope(interface) {
+        return Ok(());
+    }
+    group::set_apart(&group_of(interface));
+    keeper(&["keeper", APART, interface]).spawn().map(drop)
+}
+
+/// The keeper's process, until its last run has ended.
+pub fn keep(interface: &str) -> io::Result<()> {
+    if std::env::args_os().next().is_none_or(|own| own != NAME) {
         // systemd-run has started it by the path of the command.
-        return Err(keeper(&words).exec());
+        return Err(keeper(&["keeper", APART, interface]).exec());
     }
-    // A program that is root of a namespace can neither trace nor signal it.
-    process::forbid_tracing()?;
-    process::hide_user()?;
-    let group = format!("keeper-{interface}");
-    if !away {
-        if has_scope(interface) {
-            return Ok(());
-        }
-        group::set_apart(&group);
-        return keeper(&words).spawn().map(drop);
-    }
+    be_untouchable()?;
     let kept = ix_netdev::keep(interface);
-    group::leave_apart(&group);
+    group::leave_apart(&group_of(interface));
     kept
+}
+
+/// A program that is root of a namespace can neither trace nor signal this process.
+fn be_untouchable() -> io::Result<()> {
+    process::forbid_tracing()?;
+    process::hide_user()
+}
+
+/// The control group of a keeper that systemd gives no scope.
+fn group_of(interface: &str) -> String {
+    format!("keeper-{interface}")
 }
 
 /// Starts the keeper in a scope of systemd's, if systemd gives one. Returns whether it did.
@@ -66,7 +79,7 @@ fn has_scope(interface: &str) -> bool {
     // At the machine's end the runs end first, and the keeper with the last one: it is not to be
     // asked before, but after as long as they may take.
     command.args(["--property=KillSignal=SIGCONT", "--property=TimeoutStopSec=60"]);
-    command.arg(format!("/proc/{own}/exe")).args(["keeper", "--away", interface]);
+    command.arg(format!("/proc/{own}/exe")).args(["keeper", APART, interface]);
     silent(&mut command);
     command.spawn().is_ok_and(|mut child| is_kept_by(&mut child))
 }

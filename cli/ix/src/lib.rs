@@ -108,9 +108,13 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
             ix_broker::warden::guard(pipe, marks, file, Some(keeps.as_fd()));
             Ok(ExitCode::SUCCESS)
         }
-        Command::Keeper(args) => keeper_process::keep(&args.interface, args.away)
-            .map(|()| ExitCode::SUCCESS)
-            .map_err(|e| Problem::new(format!("cannot keep {}", args.interface), e)),
+        Command::Keeper(args) => {
+            let kept = match args.apart {
+                true => keeper_process::keep(&args.interface),
+                false => keeper_process::start_apart(&args.interface),
+            };
+            kept.map(done).map_err(|e| Problem::new(format!("cannot keep {}", args.interface), e))
+        }
         Command::Sim(args) => Ok(ix_sim::cli(args.args)),
         Command::Packets(args) => Ok(ix_scripts::cli(args.args)),
         Command::Echo(args) => {
