@@ -2,7 +2,7 @@
 //! this command again under `ix run`. It exchanges bytes with `ix-echo` on sockets and times calls
 //! whose bytes are already there. From `epoll_wait`, which runs a cycle, the cycle is subtracted;
 //! from a call that is forwarded to Linux, the time of Linux alone.
-use super::lab::{Host, Lab};
+use super::lab::Lab;
 use super::serve::Serve;
 use crate::samples::{SAMPLES, percentiles, row};
 use ix_report::problem::{Problem, Result};
@@ -37,7 +37,7 @@ const ROWS: [(&str, Option<&str>); 6] = [
 /// Measures in the lab; returns the rows.
 pub fn rows(lab: &Lab, ticks_per_us: f64) -> Result<Vec<Value>> {
     let serve = Serve::echo(&[MESSAGE.to_string()]);
-    let server = lab.start(Host::IX, &serve)?;
+    let server = lab.start_for_client(&serve)?;
     let ix = lab.ix_file().as_os_str().to_owned();
     let address = server.address().to_string();
     let words = [ix, "bench".into(), "gate".into(), "--calls-to".into(), address.into()];

@@ -1,11 +1,13 @@
 //! Clients at the client's end of the link.
-use super::{Host, IX_CLIENT, Lab, Server};
+use super::{Host, IX_CLIENT, Lab, Server, TAP_IX};
+use crate::args::Device;
 use crate::process::Process;
 use crate::serve::linux_flags;
 use ix_load::row::LoadResult;
 use ix_report::problem::{Problem, Result};
 use serde_json::Value;
 use std::ffi::OsString;
+use std::process::{Child, Stdio};
 use std::time::Duration;
 
 /// A running load.
@@ -63,21 +65,37 @@ impl Lab {
         Ok(Load { process: Process::start(command, &format!("{} client", host.system()))? })
     }
 
-    /// Runs a program under `ix run` at the client's end, to its end; returns its output.
+    /// Runs a program under `ix run` at the client's end, to its end; returns its output. A tap has
+    /// one end of IX only, which the program has then: see [`Lab::start_for_client`].
     pub fn run_at_client(&self, flags: &[&str], args: &[OsString]) -> Result<String> {
         let flags: Vec<OsString> = flags.iter().map(Into::into).collect();
-        let nic = self.nic(false);
-        let cpu = self.cpus.1;
-        let mut command =
-            self.ix_command(&self.client, &nic, self.at(IX_CLIENT), &[cpu], &flags, args);
+        let (nic, cpu) = (self.nic(false), self.cpus.1);
+        let is_tap = self.device == Device::Tap;
+        let own = self.at(if is_tap { TAP_IX } else { IX_CLIENT });
+        let mut command = self.ix_command(&self.client, &nic, own, &[cpu], &flags, args);
         let what = || format!("cannot run {} at the client's end", args[0].display());
-        let output = command.output().map_err(|e| Problem::new(what(), e))?;
+        let failed = |e| Problem::new(what(), e);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().map_err(failed)?;
+        let has_ended = |child: &mut Child| child.try_wait().is_ok_and(|status| status.is_some());
+        let raised = match is_tap {
+            true => self.raise_tap(|| match has_ended(&mut child) {
+                true => Err(Problem::new(what(), "it has ended before it had its device")),
+                false => Ok(()),
+            }),
+            false => Ok(()),
+        };
+        if raised.is_err() {
+            // It may have ended by itself; what it has said tells more.
+            let _ = child.kill();
+        }
+        let output = child.wait_with_output().map_err(failed)?;
         if !output.status.success() {
             let said = String::from_utf8_lossy(&output.stderr);
             let last = said.lines().last().unwrap_or("it printed nothing").to_owned();
             return Err(Problem::new(what(), last));
         }
-        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+        raised.map(|()| String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
     /// Arguments of an `ix echo` client against a server.

@@ -107,7 +107,7 @@ impl Lab {
         }
         let mut process = Process::start(command, &format!("{} server", host.system()))?;
         if on_tap {
-            self.raise_tap(&mut process)?;
+            self.raise_tap(|| process.check())?;
         }
         match serve.program {
             program if !program.is_unmodified() => {
@@ -120,6 +120,20 @@ impl Lab {
         let gently = serve.program == Program::Haproxy;
         let stop = if gently { libc::SIGUSR1 } else { libc::SIGTERM };
         Ok(Server { process, host, address, port, control: self.control_of(address), stop })
+    }
+
+    /// Starts a server for a program of [`Lab::run_at_client`]: on IX, or on Linux where the link
+    /// has one end of IX only.
+    pub fn start_for_client(&self, serve: &Serve) -> Result<Server> {
+        if self.has_ix_client() {
+            return self.start(Host::IX, serve);
+        }
+        let mut command = self.client.command(&self.ix, Some(self.cpus.0));
+        command.args(serve.of_linux(PORT, false, &[self.cpus.0]));
+        let mut process = Process::start(command, "linux server")?;
+        process.wait_for_line("ready", START)?;
+        let (host, address, control) = (Host::BLOCKING, self.at(TAP_LINUX), PathBuf::new());
+        Ok(Server { process, host, address, port: PORT, control, stop: libc::SIGTERM })
     }
 
     /// Starts `ix-httpd` on Linux sockets at the client's end.
@@ -150,17 +164,15 @@ impl Lab {
         Ok(())
     }
 
-    /// The tap exists once `ix run` has opened it; the benchmark sets up its Linux side.
-    fn raise_tap(&self, server: &mut Process) -> Result<()> {
+    /// The tap exists once `ix run` has opened it; the benchmark sets up its Linux side. `check`
+    /// fails once `ix run` has ended.
+    pub(super) fn raise_tap(&self, mut check: impl FnMut() -> Result<()>) -> Result<()> {
         let problem = |e: ix_testbed::Error| Problem::new("cannot set up the TAP device", e);
         let end = Instant::now() + START;
         while self.client.link(TAP).map_err(problem)?.is_none() {
-            server.check()?;
+            check()?;
             if Instant::now() > end {
-                return Err(Problem::new(
-                    "the ix server hangs",
-                    "it has not opened its device in time",
-                ));
+                return Err(Problem::new("ix run hangs", "it has not opened its device in time"));
             }
             std::thread::sleep(Duration::from_millis(2));
         }
