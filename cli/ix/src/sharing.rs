@@ -66,6 +66,10 @@ pub fn settle(devices: &[String], config: &mut Config) -> Result<()> {
         let why = "its packets have no Ethernet header: it is a tunnel".to_owned();
         return refused(why, "name the interface that carries it, such as eth0");
     }
+    if link.kind == "vrf" {
+        let why = "it is a VRF, whose packets come by the interfaces in it".to_owned();
+        return refused(why, "name one of those, and an address that no host has with --addr");
+    }
     if link.master != 0 {
         let links = here.links().map_err(asked)?;
         let of = links.into_iter().find(|of| of.index == link.master);

@@ -95,6 +95,14 @@ fn interfaces_that_cannot_be_shared_get_one_line() {
         ip(&net, "link set ixs0 nomaster");
         ip(&net, "link set ixs0 up");
     }
+    if has_kind(&net, test, "link add ixvrf type vrf table 10") {
+        for words in ["addr add 10.96.0.2/24 dev ixvrf", "link set ixvrf up"] {
+            ip(&net, words);
+        }
+        refused(&net, "ixvrf", &["it is a VRF", "interfaces in it", "--addr"]);
+        ip(&net, "link set ixs0 master ixvrf");
+        refused(&net, "ixs0", &["in ixvrf, a VRF with routes of its own", "--addr"]);
+    }
     ip(&net, "link set ixs0 master ixbr");
     refused(&net, "ixs0", &["a port of ixbr", "--nic ixbr"]);
 }
