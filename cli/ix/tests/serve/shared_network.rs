@@ -266,8 +266,6 @@ while True:
     client.close()
 ";
 
-/// `getsockname` right after `accept`, which Python calls by itself, is answered at once, by the
-/// address that the client has named: there may be several, and others than at the start.
 /// Answers datagrams.
 const DATAGRAMS: &str = "
 import socket
@@ -319,6 +317,8 @@ fn a_route_with_an_mtu_of_one_byte_ends_nobody() {
     service.process.terminate();
 }
 
+/// `getsockname` right after `accept`, which Python calls by itself, is answered at once, by the
+/// address that the client has named: there may be several, and others than at the start.
 #[test]
 fn a_connection_knows_its_own_address_at_once() {
     let test = "a_connection_knows_its_own_address_at_once";
