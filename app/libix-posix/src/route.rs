@@ -5,9 +5,10 @@
 //!   family. Any other address is Linux's. An address that is Linux's as well is both's.
 //! * **groups and broadcasts** are IX's if the dataplane has an address of the family; a socket
 //!   that is bound to one is both's.
-//! * **connect, sendto**: loopback is Linux's; a network of the dataplane is IX's; a network of one
-//!   of Linux's interfaces is Linux's; any other address is IX's if the dataplane has a gateway of
-//!   its family. IPv6 addresses of a link are Linux's.
+//! * **connect, sendto**: loopback is Linux's; a network of the dataplane is IX's; so is one to
+//!   which the configuration has a route, unless an interface of Linux is on a smaller one; a
+//!   network of one of Linux's interfaces is Linux's; any other address is IX's if the dataplane
+//!   has a gateway of its family. IPv6 addresses of a link are Linux's.
 //!
 //! Where the addresses are Linux's as well they may change, and so may the routes: then Linux is
 //! asked whether the way to an address leads by IX's interface ([`crate::linux_route`]), and these
@@ -16,12 +17,13 @@ use crate::family::{self, EVERY, EVERY_V6};
 use std::net::IpAddr;
 
 /// Environment variable that `ix run` sets, such as `10.0.0.2/24,10.1.0.2/16;10.0.0.1`: addresses
-/// with prefix lengths; the gateways or nothing. More parts follow for [`crate::process`], each
-/// after a `;`: the number of the library's descriptor, the first number of the dataplane's
-/// descriptors, the configured congestion control, the number of the descriptor for
-/// [`crate::low_ports`] or nothing, whether packet memory is locked, the ports of outgoing
-/// connections where the addresses are Linux's as well or nothing, and for each address the Linux
-/// interface of its device, or nothing.
+/// with prefix lengths; the gateways, and routes such as `10.9.0.0/16=10.0.0.2` with the address
+/// that packets leave from, or nothing. More parts follow for [`crate::process`], each after a
+/// `;`: the number of the library's descriptor, the first number of the dataplane's descriptors,
+/// the configured congestion control, the number of the descriptor for [`crate::low_ports`] or
+/// nothing, whether packet memory is locked, the ports of outgoing connections where the addresses
+/// are Linux's as well or nothing, and for each address the Linux interface of its device, or
+/// nothing.
 pub const ENV: &str = "IX_POSIX";
 
 /// Whose a socket is.
@@ -73,6 +75,9 @@ impl Network {
 pub struct Routes {
     ours: Vec<Network>,
     gateways: Vec<IpAddr>,
+    /// Networks beyond the link, each with our address for packets there; those with the longest
+    /// prefixes first.
+    beyond: Vec<(Network, IpAddr)>,
     linux: Vec<Network>,
     /// The addresses are Linux's as well: which packets are IX's is a matter of ports.
     shared: bool,
@@ -84,15 +89,26 @@ impl Routes {
         let mut parts = text.split(';');
         let (ours, gateways) = (parts.next()?, parts.next());
         let ours: Option<Vec<_>> = ours.split(',').map(Network::parse).collect();
-        let gateways =
-            gateways.unwrap_or_default().split(',').filter(|text| !text.is_empty()).map(str::parse);
-        let gateways = gateways.collect::<Result<_, _>>().ok()?;
-        Some(Routes { ours: ours?, gateways, linux: Vec::new(), shared: false })
+        let (mut hops, mut beyond) = (Vec::new(), Vec::new());
+        for text in gateways.unwrap_or_default().split(',').filter(|text| !text.is_empty()) {
+            match text.split_once('=') {
+                Some((to, own)) => beyond.push((Network::parse(to)?, own.parse().ok()?)),
+                None => hops.push(text.parse().ok()?),
+            }
+        }
+        beyond.sort_by_key(|(to, _)| std::cmp::Reverse(to.prefix));
+        Some(Routes { ours: ours?, gateways: hops, beyond, linux: Vec::new(), shared: false })
     }
 
     /// No address is IX's.
     pub const fn none() -> Routes {
-        Routes { ours: Vec::new(), gateways: Vec::new(), linux: Vec::new(), shared: false }
+        Routes {
+            ours: Vec::new(),
+            gateways: Vec::new(),
+            beyond: Vec::new(),
+            linux: Vec::new(),
+            shared: false,
+        }
     }
 
     /// The same where the addresses are Linux's as well.
@@ -170,8 +186,23 @@ impl Routes {
         if on(&self.ours) {
             return Whose::Ix;
         }
-        let leaves = self.gateway(to).is_some() && !family::is_of_link(to);
-        if on(&self.linux) || !leaves { Whose::Linux } else { Whose::Ix }
+        if family::is_of_link(to) {
+            return Whose::Linux;
+        }
+        let near = self.linux.iter().filter(|network| network.contains(to));
+        let near = near.map(|network| network.prefix).max();
+        let is_ix = match (self.beyond(to), near) {
+            (Some((network, _)), Some(near)) => network.prefix >= near,
+            (Some(_), None) => true,
+            (None, Some(_)) => false,
+            (None, None) => self.gateway(to).is_some(),
+        };
+        if is_ix { Whose::Ix } else { Whose::Linux }
+    }
+
+    /// The network beyond the link that an address is in, with our address for packets there.
+    fn beyond(&self, to: IpAddr) -> Option<&(Network, IpAddr)> {
+        self.beyond.iter().find(|(network, _)| network.contains(to))
     }
 
     /// Whether the dataplane has an address of a family.
@@ -209,6 +240,15 @@ impl Routes {
         let through =
             |gateway| on(gateway).or_else(|| first(to).filter(|_| family::is_of_link(gateway)));
         let any = || first(to).filter(|_| self.is_group(to));
+        // Of networks beyond the link and on it the smallest; a gateway before a route to all.
+        let beyond = self.beyond(to).filter(|(network, _)| {
+            let near = self.ours.iter().filter(|own| own.contains(to)).map(|own| own.prefix).max();
+            near.is_none_or(|near| near < network.prefix)
+                && (network.prefix > 0 || self.gateway(to).is_none())
+        });
+        if let Some((_, own)) = beyond {
+            return Some(*own);
+        }
         let network = on(to).or_else(|| self.gateway(to).and_then(through)).or_else(any)?;
         Some(network.address)
     }
@@ -303,6 +343,39 @@ mod tests {
         let of_link = routes("10.88.0.2/16,2001:db8:1::2/64;fe80::1");
         assert_eq!(own(&of_link, "2001:db8:3::7").as_deref(), Some("2001:db8:1::2"));
         assert_eq!(own(&of_link, "8.8.8.8"), None, "a gateway of the other family");
+    }
+
+    #[test]
+    fn a_route_of_the_configuration_leads_to_ix() {
+        let text = "10.88.0.2/16,10.9.0.2/24,2001:db8:1::2/64;10.9.0.0/16=10.88.0.2,\
+                    192.168.0.0/16=10.9.0.2,10.88.7.0/24=10.9.0.2,2001:db8::/32=2001:db8:1::2,\
+                    192.168.1.128/25=10.88.0.2";
+        let with = routes(text);
+        use Whose::{Ix, Linux};
+        for (to, whose, own) in [
+            ("10.9.7.7", Ix, Some("10.88.0.2")),
+            ("10.9.0.7", Ix, Some("10.9.0.2")),
+            ("10.88.7.9", Ix, Some("10.9.0.2")),
+            ("10.88.8.9", Ix, Some("10.88.0.2")),
+            ("192.168.2.1", Ix, Some("10.9.0.2")),
+            // Linux is nearer, or is not.
+            ("192.168.1.77", Linux, Some("10.9.0.2")),
+            ("192.168.1.200", Ix, Some("10.88.0.2")),
+            ("2001:db8:2::77", Linux, Some("2001:db8:1::2")),
+            ("2001:db8:9::1", Ix, Some("2001:db8:1::2")),
+            ("8.8.8.8", Linux, None),
+            ("fe80::1", Linux, None),
+            ("127.0.0.1", Linux, None),
+        ] {
+            assert_eq!(with.connect(ip(to)), whose, "{to}");
+            let source = with.own_towards(ip(to)).map(|own| own.to_string());
+            assert_eq!(source.as_deref(), own, "{to}");
+        }
+        let all = routes("10.88.0.2/16,10.9.0.2/24;0.0.0.0/0=10.9.0.2");
+        assert_eq!(all.connect(ip("8.8.8.8")), Ix);
+        assert_eq!(all.own_towards(ip("8.8.8.8")), Some(ip("10.9.0.2")));
+        let both = routes("10.88.0.2/16,10.9.0.2/24;10.88.0.9,0.0.0.0/0=10.9.0.2");
+        assert_eq!(both.own_towards(ip("8.8.8.8")), Some(ip("10.88.0.2")));
     }
 
     #[test]

@@ -25,7 +25,7 @@ pub const TABLE: &[Row] = &[
     ),
     (
         "connect",
-        "loopback: Linux. The dataplane's own address: a listener of the same process, or the socket itself, without a packet. A network of the dataplane: IX. A network of a Linux interface, and link-local addresses of IPv6: Linux. Else IX if there is a gateway of that family. A socket of AF_INET6 also reaches IPv4 by mapped addresses",
+        "loopback: Linux. The dataplane's own address: a listener of the same process, or the socket itself, without a packet. A network of the dataplane: IX. A network of a Linux interface, and link-local addresses of IPv6: Linux. A network to which the configuration has a route: IX, unless a Linux interface is on a smaller one. Else IX if there is a gateway of that family. A socket of AF_INET6 also reaches IPv4 by mapped addresses",
         "corners connecting, itself, between_threads, no_ports, families; route.rs",
     ),
     ("connect (AF_UNSPEC)", "UDP: no peer any more. TCP: EOPNOTSUPP", "corners datagrams"),

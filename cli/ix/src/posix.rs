@@ -205,8 +205,12 @@ fn prepare(
     let config = &settings.config;
     let network = |(addr, prefix): &(IpAddr, u8)| format!("{addr}/{prefix}");
     let addresses = config.host_addrs.iter().map(network).collect::<Vec<_>>().join(",");
-    let gateways = config.gateway_addrs.iter();
-    let gateways = gateways.map(IpAddr::to_string).collect::<Vec<_>>().join(",");
+    let gateways = config.gateway_addrs.iter().map(IpAddr::to_string);
+    let routes = config
+        .routes
+        .iter()
+        .filter_map(|route| Some(format!("{}/{}={}", route.to, route.prefix, route.source?)));
+    let gateways = gateways.chain(routes).collect::<Vec<_>>().join(",");
     let (numbers, congestion) = (reserved_text(reserved), config.tcp.congestion.name());
     let interfaces = settings.interfaces().join(",");
     let shared = sharing.map(Sharing::interface).transpose()?;

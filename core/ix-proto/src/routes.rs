@@ -1,9 +1,9 @@
-//! Routes to destinations, with the longest matching prefix, as Linux has them for an address that
-//! IX shares with it.
+//! Routes to destinations, with the longest matching prefix: those that Linux has for an address
+//! that IX shares with it, or those of the configuration.
 //!
 //! Looked at when a connection or a datagram leaves, and when a flow looks its next hop up again;
 //! never for a packet.
-use crate::codec::{codec_enum, codec_struct};
+use crate::codec::{Codec, DecodeError, Reader, Sink, codec_enum, codec_struct};
 use ix_wire::{IpAddr, best_source, ipv6};
 use std::collections::BTreeMap;
 
@@ -71,8 +71,19 @@ impl RouteTable {
         RouteTable { by_prefix, lengths }
     }
 
+    /// Whether there is none.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.by_prefix.is_empty()
+    }
+
+    /// All of them, those with the shortest prefixes first.
+    pub fn iter(&self) -> impl Iterator<Item = &Route> {
+        self.by_prefix.values().flatten()
+    }
+
     /// The routes to a destination, the best one first.
-    fn matching(&self, to: IpAddr) -> impl Iterator<Item = &Route> {
+    pub(crate) fn matching(&self, to: IpAddr) -> impl Iterator<Item = &Route> {
         let least = if to.is_v6() { 0 } else { BEFORE_V4 };
         let lengths = self.lengths.iter().copied().filter(move |bits| *bits >= least);
         lengths.filter_map(move |bits| self.by_prefix.get(&(bits, masked(to, bits)))).flatten()
@@ -87,6 +98,20 @@ impl RouteTable {
     /// interface.
     pub fn stay(&self, to: IpAddr) -> Option<&Route> {
         self.matching(to).find(|route| route.via != Via::Elsewhere)
+    }
+}
+
+impl Codec for RouteTable {
+    fn write(&self, to: &mut impl Sink) {
+        self.iter().count().write(to);
+        self.iter().for_each(|route| route.write(to));
+    }
+
+    fn read(from: &mut Reader<'_>) -> Result<RouteTable, DecodeError> {
+        let routes = Vec::<Route>::read(from)?;
+        let table = RouteTable::new(routes.iter().copied());
+        // Only one order stands for a table.
+        if table.iter().eq(&routes) { Ok(table) } else { Err(DecodeError::Value) }
     }
 }
 

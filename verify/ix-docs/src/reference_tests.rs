@@ -176,7 +176,7 @@ fn prose(doc: &str) -> String {
 }
 
 /// The structs of the configuration file that the reference has a table for.
-const FILE_PARTS: [&str; 5] = ["File", "Tcp", "Vnic", "Queue", "Control"];
+const FILE_PARTS: [&str; 6] = ["File", "Route", "Tcp", "Vnic", "Queue", "Control"];
 
 /// A key of the configuration file, as its field documents it.
 struct Key {
@@ -191,7 +191,10 @@ struct Key {
 fn keys_of_file(part: &str) -> Vec<Key> {
     let source = source_with(&["pub struct File {", "pub host_addr: "]);
     let fields = members(&source, part).unwrap_or_else(|| panic!("no struct {part}"));
-    let keys = fields.into_iter().filter(|field| field.kind.starts_with("Option<"));
+    // One that must be there has its place in the file beside it.
+    let is_key =
+        |field: &Member| ["Option<", "Spanned<"].iter().any(|of| field.kind.starts_with(of));
+    let keys = fields.into_iter().filter(is_key);
     keys.map(|field| {
         let (meaning, rest) = field.doc.split_once(" Value: ").unwrap_or((&field.doc, ""));
         let (value, default) = rest.split_once(". Default: ").unwrap_or((rest, ""));
@@ -242,9 +245,10 @@ fn bounds_of_the_configuration_are_right() {
         ("DELACK_US", bounds::DELACK_US),
         ("TIME_WAIT_US", bounds::TIME_WAIT_US),
         ("RCV_BUFFERS", bounds::RCV_BUFFERS),
+        ("METRIC", bounds::METRIC),
     ];
     let mut numbers = 0;
-    for key in ["File", "Tcp"].into_iter().flat_map(keys_of_file) {
+    for key in ["File", "Route", "Tcp"].into_iter().flat_map(keys_of_file) {
         let Some(rest) = key.kind.strip_prefix("Option<within!(") else { continue };
         let of = rest.trim_end_matches(")>");
         let found = named.iter().find(|(name, _)| *name == of);

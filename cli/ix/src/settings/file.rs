@@ -1,7 +1,10 @@
 //! The configuration file: each key is a field here, and its documentation is the reference's
 //! (`docs/reference/configuration.md`, which `cargo test -p ix-docs` makes of it). The last
 //! paragraph says what a value is and what stands for a key that is missing.
-use super::values::{Address, Cpus, List, Mac, Metrics, Mode, Network, Ports, Text, Word, within};
+use super::routes::Wanted;
+use super::values::{
+    Address, Cpus, Destination, List, Mac, Metrics, Mode, Network, Ports, Text, Word, within,
+};
 use ix_broker::control::Access;
 use ix_proto::Config;
 use ix_proto::config::{Addr6, AddressCheck};
@@ -12,6 +15,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, Visitor};
 use std::collections::BTreeMap;
 use std::fmt;
+use toml::Spanned;
 
 /// The whole file.
 #[derive(Debug, Default, Deserialize)]
@@ -32,6 +36,10 @@ pub struct File {
     ///
     /// Value: list of addresses. Default: none.
     pub gateway_addr: Option<List<Text<Address>>>,
+    /// Routes to networks beyond the link, by gateways of their own; see below.
+    ///
+    /// Value: list of `{ to, gateway, device, source, metric }`. Default: none.
+    pub route: Option<List<Route>>,
     /// One elastic thread for each, such as `[2, 3]` or `"2,4-7"`.
     ///
     /// Value: list of hardware threads. Default: the first that may be used.
@@ -121,6 +129,36 @@ pub struct File {
     pub vnic: Vnic,
     /// Who may ask it.
     pub control: Control,
+}
+
+/// `[[route]]`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "{ to = …, gateway = … }")]
+pub struct Route {
+    /// The network that it leads to; `0.0.0.0/0` and `::/0` are all others.
+    ///
+    /// Value: `ADDRESS/PREFIX`. Default: required.
+    to: Spanned<Text<Destination>>,
+    /// The router that has its packets, on a network of the dataplane. Without one the hosts are on
+    /// the link of `device`.
+    ///
+    /// Value: address. Default: none.
+    gateway: Option<Text<Address>>,
+    /// The device that packets leave by, by the name of its interface or the path of its memif.
+    ///
+    /// Value: name. Default: that of the gateway's network.
+    device: Option<String>,
+    /// The address of the dataplane that connections and datagrams come from, one of the device's.
+    ///
+    /// Value: address. Default: the first on the gateway's network.
+    source: Option<Text<Address>>,
+    /// Of routes to the same network the one with the least metric counts.
+    ///
+    /// Value: 0 to 4,294,967,295. Default: 0.
+    metric: Option<within!(METRIC)>,
+    /// Number of its line, from 1.
+    #[serde(skip)]
+    line: usize,
 }
 
 /// A static ARP entry.
@@ -302,10 +340,17 @@ const WORDS_MAX: usize = 80;
 impl File {
     /// Reads a file's text.
     pub fn read(text: &str) -> Result<File, FileError> {
-        toml::from_str(text).map_err(|e| {
-            let at = e.span().map_or(0, |span| span.start).min(text.len());
-            let before = &text.as_bytes()[..at];
-            let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();
+        let line_of = |at: usize| {
+            let before = &text.as_bytes()[..at.min(text.len())];
+            1 + before.iter().filter(|byte| **byte == b'\n').count()
+        };
+        let file = toml::from_str(text).map(|mut file: File| {
+            let routes = file.route.iter_mut().flat_map(|List(routes)| routes);
+            routes.for_each(|route| route.line = line_of(route.to.span().start));
+            file
+        });
+        file.map_err(|e| {
+            let line = line_of(e.span().map_or(0, |span| span.start));
             let whole = text.lines().nth(line - 1).unwrap_or_default().trim();
             let mut words: String = whole.chars().take(WORDS_MAX).collect();
             if words.len() < whole.len() {
@@ -315,7 +360,28 @@ impl File {
         })
     }
 
-    /// Puts what the file says over what is there.
+    /// The routes that it names. Whether they can be used is asked when addresses and devices are
+    /// known.
+    pub fn routes(&mut self) -> Vec<Wanted> {
+        let all = self.route.take().into_iter().flat_map(|List(routes)| routes);
+        let address = |text: Option<Text<Address>>| text.map(|Text(Address(address))| address);
+        let wanted = |Route { to, gateway, device, source, metric, line }: Route| {
+            let Text(Destination(to, prefix)) = to.into_inner();
+            let (gateway, source) = (address(gateway), address(source));
+            Wanted {
+                line,
+                to,
+                prefix,
+                gateway,
+                device,
+                source,
+                metric: metric.map_or(0, |n| n.get()),
+            }
+        };
+        all.map(wanted).collect()
+    }
+
+    /// Puts what else the file says over what is there.
     pub fn apply(self, devices: &mut Vec<String>, access: &mut Access, config: &mut Config) {
         if self.loader_path.is_some() {
             say!("loader_path is not used: programs keep their own loader");

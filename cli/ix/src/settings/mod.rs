@@ -1,5 +1,6 @@
 //! What `ix run` shall do: configuration file and flags, merged and checked.
 mod file;
+mod routes;
 mod source;
 mod values;
 
@@ -29,6 +30,8 @@ pub struct Settings {
     pub access: Access,
     /// What the dataplane begins with, but for its secrets.
     pub config: Config,
+    /// Routes as the file names them.
+    routes: Vec<routes::Wanted>,
     /// Where settings were written, for messages.
     pub source: Source,
 }
@@ -56,13 +59,14 @@ impl Settings {
             Problem::new(format!("cannot use the configuration {path_text}"), e)
                 .mend("give an existing file with -c")
         })?;
-        let file = File::read(&text).map_err(|e| {
+        let mut file = File::read(&text).map_err(|e| {
             let what = format!("cannot use `{}` ({path_text}, line {})", e.words, e.line);
             let problem = Problem::new(what, &e.why);
             let words = ["for example", "there are", "out of range", "not one of"];
             let teaches = words.iter().any(|words| e.why.contains(words));
             if teaches { problem } else { problem.mend("see `ix run --help` for an example") }
         })?;
+        self.routes = file.routes();
         file.apply(&mut self.devices, &mut self.access, &mut self.config);
         Ok(())
     }
@@ -160,6 +164,7 @@ impl Settings {
                 .mend("give an address with --addr, or a device of IX's own: --nic tap:ix0"));
         }
         self.check_cpus()?;
+        self.settle_routes()?;
         let config = &self.config;
         config.check().map_err(|e| {
             Problem::new("cannot use the configuration", e).mend("see `ix run --help`")
@@ -184,6 +189,18 @@ impl Settings {
             }
             None => Ok(()),
         }
+    }
+
+    /// Gives the dataplane the routes of the file.
+    fn settle_routes(&mut self) -> Result<()> {
+        let file = self.source.file();
+        if self.config.shares_address {
+            let interface = self.interfaces().into_iter().next().unwrap_or_default();
+            return routes::refuse_shared(&self.routes, &interface, file);
+        }
+        let of = (&self.devices[..], &self.config);
+        self.config.routes = routes::resolve(&self.routes, of, file)?;
+        Ok(())
     }
 
     /// Every elastic thread needs a hardware thread that this process may run on. `ix run` warns of
@@ -213,6 +230,7 @@ impl Default for Settings {
             devices: Vec::new(),
             access: Access::default(),
             config,
+            routes: Vec::new(),
             source: Source::default(),
         }
     }
@@ -237,10 +255,12 @@ pub fn vnic_refused(why: String) -> Problem {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ix_proto::routes::{Route, Via};
 
     fn file(text: &str) -> Settings {
         let mut settings = Settings::default();
-        let file = File::read(text).expect("a file that can be used");
+        let mut file = File::read(text).expect("a file that can be used");
+        settings.routes = file.routes();
         file.apply(&mut settings.devices, &mut settings.access, &mut settings.config);
         settings
     }
@@ -274,6 +294,80 @@ mod tests {
         assert_eq!(file("cpu = 7\narena_mb = 3").config.arena_bytes, 3 << 20);
         let arp = "arp = { ip = '10.0.0.9', mac = '02:00:00:00:00:09' }";
         assert_eq!(file(arp).config.arp, expected.arp);
+    }
+
+    /// The routes of a file for two devices, or the message that refuses them.
+    fn routes_of(text: &str) -> std::result::Result<Vec<Route>, String> {
+        let head = "devices = ['afxdp:eth1', 'tap:ix0,queues=2']\nhost_addr = ['10.0.0.2/24', \
+                    '10.1.0.2/24', '2001:db8::2/64', '2001:db8:1::2/64', '10.0.0.3/24']\n";
+        let mut settings = file(&format!("{head}{text}"));
+        let settled = settings.settle_routes().map_err(|e| e.to_string());
+        settled.map(|()| settings.config.routes.iter().copied().collect())
+    }
+
+    #[test]
+    fn routes_have_the_source_of_their_device() {
+        let by = |text: &str| {
+            let all = routes_of(text).expect(text);
+            let [route] = all[..] else { panic!("{text}: {all:?}") };
+            let via = match route.via {
+                Via::Gateway(hop) => hop.to_string(),
+                via => format!("{via:?}"),
+            };
+            let source = route.source.expect("a source");
+            format!("{}/{} {via} {source} {}", route.to, route.prefix, route.metric)
+        };
+        for (text, expected) in [
+            ("to='10.9.0.0/16', gateway='10.0.0.9'", "10.9.0.0/16 10.0.0.9 10.0.0.2 0"),
+            ("to='10.9.0.0/16', gateway='10.1.0.9', metric=7", "10.9.0.0/16 10.1.0.9 10.1.0.2 7"),
+            (
+                "to='10.9.0.0/16', gateway='10.0.0.9', source='10.0.0.3'",
+                "10.9.0.0/16 10.0.0.9 10.0.0.3 0",
+            ),
+            ("to='10.9.0.0/16', device='ix0'", "10.9.0.0/16 Link 10.1.0.2 0"),
+            ("to='0.0.0.0/0', gateway='10.1.0.9', device='ix0'", "0.0.0.0/0 10.1.0.9 10.1.0.2 0"),
+            (
+                "to='2001:db8:9::/48', gateway='2001:db8:1::9'",
+                "2001:db8:9::/48 2001:db8:1::9 2001:db8:1::2 0",
+            ),
+            ("to='::/0', gateway='fe80::1', device='ix0'", "::/0 fe80::1 2001:db8:1::2 0"),
+            ("to='::/0', gateway='fe80::1', source='2001:db8::2'", "::/0 fe80::1 2001:db8::2 0"),
+        ] {
+            assert_eq!(by(&format!("route = {{ {text} }}")), expected);
+        }
+        let two = "[[route]]\nto='10.9.0.0/16'\ngateway='10.0.0.9'\n[[route]]\n\
+                   to='10.9.0.0/16'\ngateway='10.1.0.9'\nmetric=9";
+        assert_eq!(routes_of(two).expect("two").len(), 2);
+    }
+
+    #[test]
+    fn a_route_that_cannot_be_used_is_named_with_its_line() {
+        for (text, tells) in [
+            ("to='10.9.0.0/16'", "names neither `gateway` nor `device`"),
+            ("to='10.9.0.0/16'\ngateway='10.7.0.9'", "10.7.0.9 is on none of the dataplane's"),
+            ("to='10.9.0.0/16'\ngateway='10.0.0.9'\ndevice='ix0'", "on none of the dataplane's"),
+            ("to='10.9.0.0/16'\ngateway='2001:db8::9'", "of the other family"),
+            ("to='10.9.0.0/16'\ngateway='10.0.0.3'", "an address of the dataplane itself"),
+            ("to='10.9.0.0/16'\ndevice='eth7'", "no device `eth7`; the devices are eth1, ix0"),
+            ("to='10.9.0.0/16'\ndevice='ix0'\nsource='10.9.9.9'", "no address of the dataplane;"),
+            ("to='10.9.0.0/16'\ndevice='ix0'\nsource='10.0.0.3'", "dataplane on that device;"),
+            ("to='10.9.0.0/16'\ndevice='ix0'\nsource='2001:db8::2'", "no address of the"),
+            ("to='10.0.0.0/24'\ngateway='10.0.0.9'", "it is the network of an address"),
+            ("to='::/0'\ngateway='fe80::1'", "name the `device`"),
+        ] {
+            let said = routes_of(&format!("[[route]]\n{text}\n")).expect_err(text);
+            assert!(said.contains(tells) && said.contains(", line 4)"), "{text}: {said}");
+        }
+        let twice = "[[route]]\nto='::/0'\ngateway='2001:db8::9'\n";
+        let said = routes_of(&format!("{twice}{twice}")).expect_err("twice");
+        assert!(said.contains("line 7)") && said.contains("the metric 0 too"), "{said}");
+        let mut v4 =
+            file("devices='tap:ix0'\nhost_addr='10.0.0.2/24'\nroute={to='::/0', device='ix0'}");
+        let said = v4.settle_routes().expect_err("no address").to_string();
+        assert!(said.contains("the dataplane has no address of IPv6"), "{said}");
+        v4.config.shares_address = true;
+        let said = v4.settle_routes().expect_err("shared").to_string();
+        assert!(said.contains("ip route add ::/0 dev ix0") && said.contains("line 3)"), "{said}");
     }
 
     #[test]
@@ -321,6 +415,13 @@ mod tests {
             ("cpu = 'a'", 1, "cpu = 'a'", "not a list of hardware threads"),
             ("arp = ['10.0.0.1']", 1, "arp = ['10.0.0.1']", "expected { ip = …, mac = … }"),
             ("arp = [{ ip = '10.0.0.1' }]", 1, "arp", "missing field `mac`"),
+            ("route = ['10.0.0.1']", 1, "route = ['10.0.0.1']", "expected { to = …, gateway = … }"),
+            ("route = { gateway = '10.0.0.1' }", 1, "route", "missing field `to`"),
+            ("[[route]]\nto = '10.9.0.5/16'", 2, "to = ", "the network is 10.9.0.0/16"),
+            ("[[route]]\nto = 'default'", 2, "to = 'default'", "192.0.2.0/24"),
+            ("[[route]]\nto = '::/0'\nvia = '::1'", 3, "via = '::1'", "no such key: `via`"),
+            ("[[route]]\nto = '::/0'\nmetric = -1", 3, "metric = -1", "out of range"),
+            ("[[route]]\nto = '::/0'\ngateway = 5", 3, "gateway = 5", "a text in quotes"),
             ("address_check = 'on'", 1, "address_check", "not one of off, announce, probe"),
             ("[tcp]\necn = 'on'", 2, "ecn = 'on'", "accept-accurate"),
             ("[tcp]\nrto = 1", 2, "rto = 1", "no such key: `rto`; there are `congestion`"),

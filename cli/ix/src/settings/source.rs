@@ -45,6 +45,11 @@ impl Source {
         }
     }
 
+    /// The configuration file.
+    pub fn file(&self) -> &str {
+        self.file.as_deref().unwrap_or("the configuration")
+    }
+
     /// A hardware thread, with the list that it was typed in.
     pub fn cpu(&self, cpu: usize) -> String {
         match (&self.cpus, &self.file) {

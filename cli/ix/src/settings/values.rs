@@ -1,6 +1,6 @@
 //! Values as the user writes them, in the configuration file or as a flag.
 use ix_broker::control::scrape_address;
-use ix_proto::config::{Addr6, AddressCheck, Bounds, HostError, check_host};
+use ix_proto::config::{Addr6, AddressCheck, Bounds, HostError, bounds, check_host};
 use ix_sys::cpu;
 use ix_tcp::{CongestionControl, EcnMode};
 use ix_wire::IpAddr;
@@ -22,6 +22,10 @@ pub enum ValueError {
     Address,
     /// An address that no dataplane can have.
     Host(HostError),
+    /// No network that a route may lead to.
+    Destination,
+    /// The address of a network has bits behind its prefix; the network's own address.
+    Bits(IpAddr, u8),
     /// No number.
     Number,
     /// No Ethernet address.
@@ -44,6 +48,12 @@ impl fmt::Display for ValueError {
             ValueError::Network => f.write_str("not ADDRESS/PREFIX, for example 10.0.0.2/24"),
             ValueError::Address => f.write_str("not an address, for example 10.0.0.1"),
             ValueError::Host(e) => e.fmt(f),
+            ValueError::Destination => f.write_str(
+                "not a network of hosts beyond the link, for example 192.0.2.0/24 or ::/0",
+            ),
+            ValueError::Bits(network, prefix) => {
+                write!(f, "it has bits behind its prefix: the network is {network}/{prefix}")
+            }
             ValueError::Number => f.write_str("not a number"),
             ValueError::Mac => f.write_str("not a MAC address, for example 02:00:00:00:00:09"),
             ValueError::Ports => f.write_str("not a range of ports, for example 10000-32767"),
@@ -197,6 +207,35 @@ impl FromStr for Network {
         let prefix = u8::try_from(prefix).unwrap_or(u8::MAX);
         check_host(addr.0, prefix).map_err(ValueError::Host)?;
         Ok(Network(addr.0, prefix))
+    }
+}
+
+/// The network that a route leads to, with its prefix length.
+#[derive(Clone, Copy, Debug)]
+pub struct Destination(pub IpAddr, pub u8);
+
+impl FromStr for Destination {
+    type Err = ValueError;
+
+    fn from_str(text: &str) -> Result<Destination, ValueError> {
+        let (to, prefix) = text.split_once('/').ok_or(ValueError::Destination)?;
+        let Address(to) = to.parse().map_err(|_| ValueError::Destination)?;
+        let prefix: u64 = prefix.parse().map_err(|_| ValueError::Destination)?;
+        let (prefixes, before) =
+            if to.is_v6() { (bounds::PREFIX_V6, 0) } else { (bounds::PREFIX, 96) };
+        let refused = |e| ValueError::Host(HostError::Prefix(e));
+        // Within the bounds, so it is a byte.
+        let prefix = prefixes.check(prefix).map_err(refused)? as u8;
+        if to.is_multicast() || to.is_loopback() || to.is_broadcast() || to.is_link_local_v6() {
+            return Err(ValueError::Destination);
+        }
+        let mask = u128::MAX.checked_shl(128 - before - u32::from(prefix)).unwrap_or(0);
+        let network = IpAddr((u128::from_be_bytes(to.0) & mask).to_be_bytes());
+        if network == to {
+            Ok(Destination(to, prefix))
+        } else {
+            Err(ValueError::Bits(network, prefix))
+        }
     }
 }
 
@@ -381,6 +420,15 @@ mod tests {
             (refused::<Commas<Network>>("10.0.0.1/24,fe80::1/64"), "link-local"),
             (refused::<Commas<Network>>("10.0.0.1/24,"), "ADDRESS/PREFIX"),
             (refused::<Address>("10.0.0.256"), "not an address"),
+            (refused::<Destination>("default"), "192.0.2.0/24"),
+            (refused::<Destination>("192.0.2.0"), "192.0.2.0/24"),
+            (refused::<Destination>("192.0.2.0/33"), "33 is out of range: 0 to 32"),
+            (refused::<Destination>("2001:db8::/129"), "129 is out of range: 0 to 128"),
+            (refused::<Destination>("192.0.2.7/24"), "the network is 192.0.2.0/24"),
+            (refused::<Destination>("10.0.0.1/0"), "the network is 0.0.0.0/0"),
+            (refused::<Destination>("2001:db8::7/64"), "the network is 2001:db8::/64"),
+            (refused::<Destination>("224.0.0.0/4"), "not a network of hosts"),
+            (refused::<Destination>("fe80::/64"), "not a network of hosts"),
             (refused::<Mac>("1:2:3"), "MAC"),
             (refused::<Mac>("02:00:00:00:00:0g"), "MAC"),
             (refused::<Ports>("0-9"), "range of ports"),
@@ -395,6 +443,10 @@ mod tests {
             (refused::<Word<CongestionControl>>("vegas"), "not one of cubic, reno, dctcp, bbr"),
         ] {
             assert!(why.contains(says), "{why}");
+        }
+        for text in ["0.0.0.0/0", "::/0", "192.0.2.7/32", "2001:db8::7/128", "10.128.0.0/9"] {
+            let Destination(to, prefix) = text.parse().expect(text);
+            assert_eq!(format!("{to}/{prefix}"), text);
         }
         assert_eq!("9464".parse::<Metrics>().expect("a port").0.to_string(), "127.0.0.1:9464");
         assert_eq!("02:00:00:00:00:09".parse::<Mac>().expect("fine").0, [2, 0, 0, 0, 0, 9]);

@@ -85,3 +85,7 @@ pub const RCV_BUFFERS: Bounds = from(8, 512);
 pub const ADDRESSES: Bounds = from(1, 256);
 /// Static ARP entries: they reach the dataplane in one message, with the filters.
 pub const ARP_ENTRIES: Bounds = from(0, 512);
+/// Routes: they reach the dataplane in the same message.
+pub const ROUTES: Bounds = from(0, 256);
+/// Metric of a route.
+pub const METRIC: Bounds = from(0, u32::MAX as u64);

@@ -3,13 +3,16 @@
 //! them.
 pub mod bounds;
 mod start;
+mod ways;
 
 pub use bounds::{Bounds, OutOfRange};
 pub use start::{DEVICES_MAX, Place, Start, StartError, WallPart, queues_max};
+pub use ways::is_on_link;
 
 use crate::codec::{codec_enum, codec_struct};
+use crate::routes::{Route, RouteTable, Via};
 use core::fmt;
-use ix_wire::{IpAddr, MacAddr, best_source};
+use ix_wire::{IpAddr, MacAddr};
 
 /// Everything that is fixed when a dataplane starts.
 #[derive(Clone, Debug, PartialEq)]
@@ -19,6 +22,9 @@ pub struct Config {
     /// Default gateways. The first one serves connections that we open; packets of a device that
     /// has one on a network of its own leave by that.
     pub gateway_addrs: Vec<IpAddr>,
+    /// Routes beside those to the networks of our addresses and by [`Self::gateway_addrs`]. Each
+    /// names one of our addresses as its source, and leaves by the device of that.
+    pub routes: RouteTable,
     /// Hardware threads, one for each elastic thread.
     pub cpus: Vec<u32>,
     /// Batch bound B.
@@ -77,6 +83,7 @@ pub struct Config {
 codec_struct!(Config {
     host_addrs,
     gateway_addrs,
+    routes,
     cpus,
     batch,
     flow_hash_key,
@@ -192,6 +199,8 @@ pub enum ConfigError {
     LocalPorts,
     /// Transmit memory is no whole number of MB.
     Arena,
+    /// The route to this network has no source of ours, or leads to no neighbour of its family.
+    Route(IpAddr, u8),
 }
 
 impl fmt::Display for ConfigError {
@@ -203,6 +212,11 @@ impl fmt::Display for ConfigError {
                 f.write_str("`local_ports`: not a range of ports, such as 10000-32767")
             }
             ConfigError::Arena => f.write_str("`arena_mb`: not a number of MB"),
+            ConfigError::Route(to, prefix) => write!(
+                f,
+                "`route` to {to}/{prefix}: its source is no address of the dataplane, or its \
+                 gateway no neighbour"
+            ),
         }
     }
 }
@@ -214,6 +228,7 @@ impl Default for Config {
         Config {
             host_addrs: Vec::new(),
             gateway_addrs: Vec::new(),
+            routes: RouteTable::default(),
             cpus: vec![0],
             batch: 64,
             flow_hash_key: [0x6a09_e667_f3bc_c908, 0xbb67_ae85_84ca_a73b],
@@ -255,6 +270,7 @@ impl Config {
             ("host_addr", bounds::ADDRESSES, self.host_addrs.len() as u64),
             ("cpu", bounds::THREADS, self.cpus.len() as u64),
             ("arp", bounds::ARP_ENTRIES, self.arp.len() as u64),
+            ("route", bounds::ROUTES, self.routes.iter().count() as u64),
             ("batch", bounds::BATCH, self.batch as u64),
             ("idle_spin_us", bounds::IDLE_SPIN_US, self.idle_spin_us),
             ("nonresponsive_us", bounds::NONRESPONSIVE_US, self.nonresponsive_us),
@@ -286,7 +302,23 @@ impl Config {
         if !self.arena_bytes.is_multiple_of(1 << 20) {
             return Err(ConfigError::Arena);
         }
-        Ok(())
+        let is_used = |route: &&Route| {
+            let is_v6 = route.to.is_v6();
+            let prefixes = if is_v6 { bounds::PREFIX_V6 } else { bounds::PREFIX };
+            let has_hop = match route.via {
+                Via::Link => true,
+                Via::Gateway(hop) => hop.is_v6() == is_v6 && !self.is_local(hop),
+                Via::Elsewhere | Via::Nowhere => false,
+            };
+            let is_ours = |own: IpAddr| own.is_v6() == is_v6 && self.is_local(own);
+            prefixes.check(route.prefix.into()).is_ok()
+                && has_hop
+                && route.source.is_some_and(is_ours)
+        };
+        match self.routes.iter().find(|route| !is_used(route)) {
+            Some(route) => Err(ConfigError::Route(route.to, route.prefix)),
+            None => Ok(()),
+        }
     }
 
     /// The device that connections from this address of ours leave by, of so many: addresses of a
@@ -315,60 +347,6 @@ impl Config {
             |(own, prefix): &(IpAddr, u8)| *own != addr && addr.is_broadcast_of(*own, *prefix);
         addr.is_multicast() || addr.is_broadcast() || self.host_addrs.iter().any(broadcast)
     }
-
-    /// Our address and the next hop for packets to `remote`; `None` without a route.
-    pub fn route(&self, remote: IpAddr) -> Option<(IpAddr, IpAddr)> {
-        route_within(self.host_addrs.iter(), &self.gateway_addrs, remote)
-    }
-
-    /// The same for packets that leave by `device`, one of `devices`: only the addresses that
-    /// belong to it count, and the gateways on their networks.
-    pub fn route_by(&self, device: u8, devices: usize, remote: IpAddr) -> Option<(IpAddr, IpAddr)> {
-        let its = |(own, _): &&(IpAddr, u8)| self.device_of(*own, devices) == device;
-        route_within(self.host_addrs.iter().filter(its), &self.gateway_addrs, remote)
-    }
-
-    /// The next hop for packets to `remote` by a device. A device without a route has the hop of
-    /// [`Self::route`].
-    pub fn next_hop(&self, device: u8, devices: usize, remote: IpAddr) -> Option<IpAddr> {
-        let by_device = if devices > 1 { self.route_by(device, devices, remote) } else { None };
-        let route = by_device.or_else(|| self.route(remote));
-        route.map(|(_, hop)| hop)
-    }
-}
-
-/// As [`Config::route`], with these addresses alone.
-fn route_within<'a>(
-    own: impl Iterator<Item = &'a (IpAddr, u8)> + Clone,
-    gateways: &[IpAddr],
-    remote: IpAddr,
-) -> Option<(IpAddr, IpAddr)> {
-    let on = |to: IpAddr| own.clone().find(|(own, prefix)| is_on_link(*own, *prefix, to));
-    if let Some((own, _)) = on(remote) {
-        return Some((*own, remote));
-    }
-    by_gateway(own, gateways, remote)
-}
-
-/// The same for a host beyond the link. Not inlined, so that one on the link does not pay for it.
-#[inline(never)]
-fn by_gateway<'a>(
-    own: impl Iterator<Item = &'a (IpAddr, u8)> + Clone,
-    gateways: &[IpAddr],
-    remote: IpAddr,
-) -> Option<(IpAddr, IpAddr)> {
-    let hops = gateways.iter().filter(|gateway| gateway.is_v6() == remote.is_v6());
-    // Several addresses reach a gateway that is known by a link-local one.
-    hops.copied().find_map(|gateway| {
-        let reach = own.clone().filter(|(own, prefix)| is_on_link(*own, *prefix, gateway));
-        best_source(remote, reach.map(|(own, _)| (*own, true))).map(|own| (own, gateway))
-    })
-}
-
-/// Whether a host is on the network of an address of ours. Who has a link-local address is on the
-/// link; routers are known by those (RFC 4861 section 6.1.2).
-pub fn is_on_link(own: IpAddr, prefix: u8, to: IpAddr) -> bool {
-    own.same_network(to, prefix) || own.is_v6() && to.is_link_local_v6()
 }
 
 #[cfg(test)]
@@ -406,8 +384,19 @@ mod tests {
             prop::collection::vec(any::<u32>(), 1..6),
             any::<([u64; 2], [u8; 16], [u8; 16])>(),
             prop::collection::vec(arp, 0..4),
+            prop::collection::vec((0..4usize, 0..=128u8, any::<bool>()), 0..4),
         )
-            .prop_map(|(host_addrs, gateways, cpus, keys, arp)| Config {
+            .prop_map(|(host_addrs, gateways, cpus, keys, arp, routes)| Config {
+                routes: RouteTable::new(routes.into_iter().map(|(own, prefix, is_near)| {
+                    let (own, _) = host_addrs[own % host_addrs.len()];
+                    let mut hop = own;
+                    hop.0[15] ^= 0x55;
+                    let is_near = is_near || host_addrs.iter().any(|(own, _)| *own == hop);
+                    let via = if is_near { Via::Link } else { Via::Gateway(hop) };
+                    let prefix = prefix.min(if own.is_v6() { 128 } else { 32 });
+                    let metric = u32::from(prefix) % 3;
+                    Route { to: own, prefix, via, source: Some(own), mtu: 0, metric }
+                })),
                 host_addrs,
                 gateway_addrs: gateways.into_iter().map(|(addr, _)| addr).collect(),
                 cpus,
@@ -560,6 +549,17 @@ mod tests {
         Config::with_address(ip("10.1.2.3"), 24)
     }
 
+    fn any_route() -> Route {
+        let (to, via) = (ip("10.9.0.0"), Via::Gateway(ip("10.1.2.9")));
+        Route { to, prefix: 16, via, source: Some(ip("10.1.2.3")), mtu: 0, metric: 0 }
+    }
+
+    fn route_by(change: fn(&mut Route)) -> RouteTable {
+        let mut route = any_route();
+        change(&mut route);
+        RouteTable::new([route])
+    }
+
     #[test]
     fn the_usual_configuration_can_be() {
         assert_eq!(usual().check(), Ok(()));
@@ -585,6 +585,11 @@ mod tests {
             (with(|c| c.cpus.clear()), "`cpu`"),
             (with(|c| c.cpus = vec![0; 255]), "`cpu`"),
             (with(|c| c.arp = vec![(ip("10.1.2.9"), [2; 6]); 513]), "`arp`"),
+            (with(|c| c.routes = route_by(|r| r.source = None)), "`route` to 10.9.0.0/16"),
+            (with(|c| c.routes = route_by(|r| r.source = Some(ip("10.1.2.4")))), "`route` to"),
+            (with(|c| c.routes = route_by(|r| r.via = Via::Nowhere)), "no neighbour"),
+            (with(|c| c.routes = route_by(|r| r.prefix = 33)), "`route` to"),
+            (with(|c| c.routes = RouteTable::new(vec![any_route(); 257])), "`route`: 257 is"),
             (with(|c| c.batch = 0), "`batch`: 0 is out of range: 1 to 1024"),
             (with(|c| c.ttl = 0), "`ttl`"),
             (with(|c| c.nonresponsive_us = 999), "0, or 1000 to"),
@@ -631,84 +636,5 @@ mod tests {
             assert_eq!(Start::decode(&beyond.encode()), Err(DecodeError::Value), "{why}");
         }
         assert_eq!(queues_max(2) / 2, 123, "with packet memory and two tables");
-    }
-
-    #[test]
-    fn routes_by_mask_then_gateway() {
-        let by = |own: &str, hop: &str| Some((ip(own), ip(hop)));
-        let mut config = usual();
-        config.host_addrs.push((ip("10.9.0.3"), 16));
-        assert_eq!(config.route(ip("10.1.2.200")), by("10.1.2.3", "10.1.2.200"));
-        assert_eq!(config.route(ip("10.9.200.1")), by("10.9.0.3", "10.9.200.1"));
-        assert_eq!(config.route(ip("10.1.3.1")), None);
-        config.gateway_addrs = vec![ip("10.9.0.1")];
-        assert_eq!(config.route(ip("10.1.3.1")), by("10.9.0.3", "10.9.0.1"));
-        assert!(config.is_local(ip("10.9.0.3")) && !config.is_local(ip("10.9.0.1")));
-    }
-
-    #[test]
-    fn each_family_has_its_gateway() {
-        let mut config = usual();
-        config.host_addrs.push((ip("2001:db8::3"), 64));
-        let gateways = ["10.1.2.1", "2001:db8::1"].map(ip);
-        for gateways in [gateways, [gateways[1], gateways[0]]] {
-            config.gateway_addrs = gateways.to_vec();
-            assert_eq!(config.route(ip("8.8.8.8")), Some((ip("10.1.2.3"), ip("10.1.2.1"))));
-            let far = ip("2001:db8:9::1");
-            assert_eq!(config.route(far), Some((ip("2001:db8::3"), ip("2001:db8::1"))));
-            assert_eq!(config.next_hop(0, 1, far), Some(ip("2001:db8::1")));
-        }
-        config.gateway_addrs = vec![ip("fe80::1")];
-        assert_eq!(config.route(ip("8.8.8.8")), None);
-        assert_eq!(config.route(ip("2001:db8:9::1")), Some((ip("2001:db8::3"), ip("fe80::1"))));
-    }
-
-    #[test]
-    fn the_best_address_reaches_a_link_local_gateway() {
-        let [unique, global, gateway] = ["fd00::7", "2001:db8::7", "fe80::1"].map(ip);
-        let config = Config {
-            host_addrs: vec![(unique, 64), (global, 64)],
-            gateway_addrs: vec![gateway],
-            ..Config::default()
-        };
-        assert_eq!(config.route(ip("2001:4860::1")), Some((global, gateway)));
-        assert_eq!(config.route(ip("fd00:5::1")), Some((unique, gateway)));
-        assert_eq!(config.route(ip("fd00::9")), Some((unique, ip("fd00::9"))));
-    }
-
-    #[test]
-    fn each_device_has_its_gateway() {
-        let mut config = usual();
-        config.host_addrs.push((ip("10.9.0.3"), 16));
-        config.host_addrs.push((ip("10.7.0.3"), 24));
-        config.gateway_addrs = vec![ip("10.9.0.1"), ip("10.1.2.1")];
-        let by = |device, to: &str| config.next_hop(device, 2, ip(to));
-        assert_eq!(
-            (by(0, "8.8.8.8"), by(1, "8.8.8.8")),
-            (Some(ip("10.1.2.1")), Some(ip("10.9.0.1")))
-        );
-        assert_eq!(
-            (by(0, "10.1.2.9"), by(1, "10.9.9.9")),
-            (Some(ip("10.1.2.9")), Some(ip("10.9.9.9")))
-        );
-        // A peer beside one device whose packets come by the other, and go back there.
-        assert_eq!(
-            (by(0, "10.9.9.9"), by(1, "10.1.2.9")),
-            (Some(ip("10.1.2.1")), Some(ip("10.9.0.1")))
-        );
-        // Further addresses belong to the first device.
-        assert_eq!(
-            (by(0, "10.7.0.9"), by(1, "10.7.0.9")),
-            (Some(ip("10.7.0.9")), Some(ip("10.9.0.1")))
-        );
-        // What we open ourselves goes by the first gateway.
-        assert_eq!(config.route(ip("8.8.8.8")), Some((ip("10.9.0.3"), ip("10.9.0.1"))));
-        // A device without a gateway has that one too.
-        config.gateway_addrs.pop();
-        assert_eq!(config.next_hop(0, 2, ip("8.8.8.8")), Some(ip("10.9.0.1")));
-        assert_eq!(config.route_by(0, 2, ip("8.8.8.8")), None);
-        config.gateway_addrs.clear();
-        assert_eq!(config.next_hop(0, 2, ip("8.8.8.8")), None);
-        assert_eq!(config.next_hop(0, 2, ip("10.9.9.9")), Some(ip("10.9.9.9")));
     }
 }
