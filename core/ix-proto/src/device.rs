@@ -153,8 +153,8 @@ impl DeviceKind {
     /// All options of a specification, which follow the short form.
     pub const fn options(self) -> &'static str {
         match self {
-            DeviceKind::Tap => "[,queues=N][,offloads=on|off][,mac=ADDRESS]",
-            DeviceKind::Afxdp => "[,queues=N][,mode=zerocopy|copy|generic]",
+            DeviceKind::Tap => "[,queues=N][,mtu=N][,offloads=on|off][,mac=ADDRESS]",
+            DeviceKind::Afxdp => "[,queues=N][,mtu=N][,mode=zerocopy|copy|generic]",
             DeviceKind::Memif => {
                 "[,id=N][,role=server|client][,queues=N][,secret=S][,mtu=N][,peer-user=N]"
             }

@@ -5,6 +5,7 @@
 //! memory, which the application writes. Frames are [`FRAME_BYTES`] long. An [`Mbuf`] is the
 //! *owning* name of one frame and of its bytes in use: it is neither `Clone` nor `Copy`, and only
 //! [`Pool`] makes it.
+mod chain;
 mod lent;
 mod list;
 mod mbuf;
@@ -14,6 +15,7 @@ mod prefetch;
 pub mod spsc;
 mod sync;
 
+pub use chain::buffers_for;
 pub use lent::LentFrames;
 pub use list::MbufList;
 pub use mbuf::Mbuf;

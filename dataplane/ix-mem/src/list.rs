@@ -1,5 +1,6 @@
 //! A first-in-first-out list of owned mbufs. It takes twelve bytes in a flow: the links are in a
 //! table beside the frames, so that a flow can hold any number of buffers without allocating.
+use crate::mbuf::CONTINUES;
 use crate::{FRAME_BYTES, Mbuf, PacketMemory};
 
 /// The entry of a frame in the link table.
@@ -36,6 +37,7 @@ impl MbufList {
 
     /// Appends an mbuf.
     pub fn push(&mut self, memory: &PacketMemory, mbuf: Mbuf) {
+        debug_assert!(!mbuf.continues(), "a chain is in no list");
         let frame = mbuf.frame();
         memory.set_link(&mbuf, Link { next: 0, off: mbuf.offset() as u16, len: mbuf.len() as u16 });
         let _ = mbuf.into_frame();
@@ -122,6 +124,23 @@ impl Link {
 
     pub(crate) fn with_next(self, next: u32) -> Link {
         Link { next, ..self }
+    }
+
+    /// The following frame.
+    pub(crate) fn next(self) -> u32 {
+        self.next
+    }
+
+    /// With the range of a buffer of a chain, and whether another one follows.
+    pub(crate) fn with_range(self, off: usize, len: usize, continues: bool) -> Link {
+        let off = off as u16 | if continues { CONTINUES } else { 0 };
+        Link { off, len: len as u16, ..self }
+    }
+
+    /// What [`Link::with_range`] was given.
+    pub(crate) fn range(self) -> (usize, usize, bool) {
+        let off = usize::from(self.off & !CONTINUES);
+        (off, self.len.into(), self.off & CONTINUES != 0)
     }
 }
 

@@ -1,8 +1,13 @@
 //! The owning name of one frame.
 use crate::{FRAME_BYTES, HEADROOM_BYTES, PacketMemory};
 
+/// In the field of the offset: another buffer of the same frame follows.
+pub(crate) const CONTINUES: u16 = 1 << 15;
+
 /// One frame and its bytes in use. Owning: only its holder may touch the frame, and must return it
-/// to a [`crate::Pool`]. A dropped `Mbuf` is a leaked frame, which the pools' counters show.
+/// to a [`crate::Pool`]. A dropped `Mbuf` is a leaked frame, which the pools' counters show. It may
+/// own further buffers that continue it: it is a chain then ([`Mbuf::attach`]), and what is said
+/// here of bytes is said of the first buffer.
 #[must_use = "a dropped mbuf is a leaked frame"]
 #[derive(Debug, PartialEq, Eq)]
 pub struct Mbuf {
@@ -24,6 +29,7 @@ impl Mbuf {
     /// Returns the frame number without the ownership, for a ring or list that owns the frame from
     /// now on.
     pub fn into_frame(self) -> u32 {
+        debug_assert!(!self.continues(), "the rest of a chain would be lost");
         self.frame
     }
 
@@ -34,7 +40,17 @@ impl Mbuf {
 
     /// First byte in use, from the start of the frame.
     pub fn offset(&self) -> usize {
-        self.off as usize
+        (self.off & !CONTINUES) as usize
+    }
+
+    /// Whether another buffer of the same frame follows.
+    #[inline]
+    pub fn continues(&self) -> bool {
+        self.off & CONTINUES != 0
+    }
+
+    pub(crate) fn set_continues(&mut self, continues: bool) {
+        self.off = self.off & !CONTINUES | if continues { CONTINUES } else { 0 };
     }
 
     /// Bytes in use.
@@ -49,7 +65,7 @@ impl Mbuf {
     /// If they are not within the frame.
     pub fn set_range(&mut self, off: usize, len: usize) {
         assert!(off + len <= FRAME_BYTES);
-        self.off = off as u16;
+        self.off = self.off & CONTINUES | off as u16;
         self.len = len as u16;
     }
 
@@ -86,9 +102,9 @@ impl Mbuf {
         true
     }
 
-    /// Takes over range and content of another one.
+    /// Takes over range and content of another one, without the buffers that continue it.
     pub fn copy_of(&mut self, other: &Mbuf, memory: &PacketMemory) {
-        (self.off, self.len) = (other.off, other.len);
+        self.set_range(other.offset(), other.len());
         self.bytes_mut(memory).copy_from_slice(other.bytes(memory));
     }
 

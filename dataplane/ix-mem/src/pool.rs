@@ -125,9 +125,10 @@ impl Pool {
         }
     }
 
-    /// Returns a frame to the pool.
+    /// Returns a single buffer to the pool. [`Pool::put_frame`] takes chains too.
     #[inline]
     pub fn put(&mut self, mbuf: Mbuf) {
+        debug_assert!(!mbuf.continues(), "the rest of a chain would be lost");
         self.free.push(mbuf.into_frame());
     }
 

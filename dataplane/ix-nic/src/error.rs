@@ -18,6 +18,8 @@ pub enum AttachError {
     Busy { name: String, queue: usize },
     /// Every mode of binding was refused, for these reasons.
     Refused { name: String, queue: usize, answers: String },
+    /// The driver does not take frames of several buffers, which packets of this length need.
+    LongFrames { name: String, mtu: usize, largest: usize, answers: String },
     /// A queue pair came with another number of sockets than it has.
     Sockets { name: String, pair: usize, sockets: usize, expected: usize },
     /// A change of the device that is not possible.
@@ -48,6 +50,14 @@ impl fmt::Display for AttachError {
             }
             Refused { name, queue, answers } => {
                 write!(f, "queue {queue} of `{name}` refuses AF_XDP ({answers}); use tap")
+            }
+            LongFrames { name, mtu, largest, answers } => {
+                let why = if answers.is_empty() { String::new() } else { format!(" ({answers})") };
+                write!(
+                    f,
+                    "the driver of `{name}` has no AF_XDP for frames of its MTU, {mtu}{why}; "
+                )?;
+                write!(f, "`ip link set {name} mtu {largest}`, or use tap")
             }
             Sockets { name, pair, sockets, expected } => {
                 write!(f, "queue pair {pair} of `{name}` has {sockets} sockets, not {expected}")

@@ -44,6 +44,9 @@ pub struct RxPacket {
     pub more: bool,
 }
 
+/// Longest IP packet that a device may be set to, bytes: a frame of it has five buffers.
+pub const MTU_MAX: usize = 9_216;
+
 /// Number of mbufs for a received frame of `len` bytes.
 pub fn mbufs_for(len: usize) -> usize {
     len.div_ceil(ROOM_BYTES)
@@ -103,8 +106,9 @@ pub trait Nic: Send {
         self.waiting()
     }
 
-    /// Queues packets for transmission from the front of `packets`. Those for which the device has
-    /// no room stay in it. Finished frames return to `tx_pool`, here or in [`Nic::kick`].
+    /// Queues packets for transmission from the front of `packets`. A packet may be a chain of
+    /// buffers ([`Mbuf::continues`]). Those for which the device has no room stay in it. Finished
+    /// frames return to `tx_pool`, here or in [`Nic::kick`].
     fn transmit(
         &mut self,
         memory: &PacketMemory,

@@ -282,7 +282,7 @@ impl OpenedDevice {
     /// cannot be fewer, because Linux keeps queues that have sockets.
     fn look_again(&mut self) -> Vec<DeviceEvent> {
         let now = Instant::now();
-        let (Some(xdp), NicKind::Afxdp(bind), Some((_, options))) =
+        let (Some(xdp), NicKind::Afxdp(bind), Some((spec, options))) =
             (&mut self.xdp, &mut self.info.kind, &self.again)
         else {
             return Vec::new();
@@ -314,7 +314,11 @@ impl OpenedDevice {
             bind.sockets += fds.len() as u32;
             news.push(format!("{} queues", bind.sockets));
         }
-        if let Ok(mtu) = interface.mtu()
+        let most = match spec {
+            DeviceSpec::Afxdp { mtu: Some(mtu), .. } => *mtu,
+            _ => usize::MAX,
+        };
+        if let Ok(mtu) = interface.mtu().map(|mtu| mtu.min(most))
             && mtu != self.info.mtu
         {
             self.info.mtu = mtu;
@@ -377,11 +381,11 @@ impl fmt::Debug for OpenedDevice {
 /// limit with [`ix_sys::limits::raise_memlock`] in the broker before it starts the process.
 pub fn open(spec: &DeviceSpec, options: &OpenOptions) -> Result<OpenedDevice, OpenError> {
     match spec {
-        DeviceSpec::Tap { name, queues, offloads, mac } => {
-            tap::open(name, *queues, *offloads, *mac, options)
+        DeviceSpec::Tap { name, queues, mtu, offloads, mac } => {
+            tap::open(name, (*queues, *mtu), *offloads, *mac, options)
         }
-        DeviceSpec::Afxdp { ifname, queues, mode } => {
-            let opened = afxdp::open(ifname, *queues, *mode, options)?;
+        DeviceSpec::Afxdp { ifname, queues, mtu, mode } => {
+            let opened = afxdp::open(ifname, (*queues, *mtu), *mode, options)?;
             Ok(OpenedDevice { again: Some((spec.clone(), options.clone())), ..opened })
         }
         DeviceSpec::Memif(spec) => memif::open(spec, options),

@@ -19,6 +19,8 @@ pub enum OpenError {
     TooManyQueues { name: String, asked: usize, has: usize },
     /// The interface's frames are longer than ours.
     MtuTooLarge { name: String, mtu: usize, largest: usize },
+    /// The interface takes no packets that are as long as asked for.
+    MtuTooSmall { name: String, mtu: usize, asked: usize },
     /// The interface is down.
     Down { name: String },
     /// There is no address, so no packet would be for the dataplane.
@@ -77,6 +79,10 @@ impl fmt::Display for OpenError {
             MtuTooLarge { name, mtu, largest } => {
                 write!(f, "the MTU of `{name}` is {mtu}, at most {largest}; ")?;
                 write!(f, "`ip link set {name} mtu {largest}`")
+            }
+            MtuTooSmall { name, mtu, asked } => {
+                write!(f, "the MTU of `{name}` is {mtu}, less than mtu={asked}; ")?;
+                write!(f, "`ip link set {name} mtu {asked}`")
             }
             Down { name } => write!(f, "`{name}` is down; `ip link set {name} up`"),
             NoAddress { name } => {

@@ -1,6 +1,7 @@
 //! The text that names a device.
+use crate::memif::MTU_DEFAULT as MEMIF_MTU_DEFAULT;
 use crate::{MemifSpec, MemifSpecError};
-use ix_nic::{DeviceKind, XdpMode, memif};
+use ix_nic::{DeviceKind, MTU_MAX, XdpMode, memif};
 use ix_sys::Interface;
 use std::fmt;
 use std::str::FromStr;
@@ -15,6 +16,8 @@ pub enum DeviceSpec {
         name: String,
         /// Queue pairs.
         queues: usize,
+        /// Largest IP packet, bytes, which the interface gets; by default it keeps its own.
+        mtu: Option<usize>,
         /// Whether checksums and segmentation may be left to the other end (the default).
         offloads: bool,
         /// Our Ethernet address; by default it is derived from the kernel end's.
@@ -27,6 +30,8 @@ pub enum DeviceSpec {
         /// Queue pairs: at most as many as the interface has. All queues of the interface are dealt
         /// out to them.
         queues: usize,
+        /// Largest IP packet, bytes, at most the interface's, which is the default.
+        mtu: Option<usize>,
         /// [`XdpMode::Auto`] by default.
         mode: XdpMode,
     },
@@ -47,6 +52,7 @@ enum Reason {
     Name,
     Option(String),
     Queues,
+    Mtu,
     Mode,
     Offloads,
     Mac,
@@ -54,6 +60,8 @@ enum Reason {
 }
 
 const MAX_QUEUES: usize = 128;
+/// Least MTU of a link for IPv4 (RFC 791).
+const MTU_MIN: usize = 68;
 
 impl DeviceSpec {
     /// Its kind.
@@ -98,6 +106,18 @@ impl DeviceSpec {
         if (1..=most).contains(&wanted) { Ok(self) } else { Err(most) }
     }
 
+    /// The same device with this MTU, unless its text has one already.
+    pub fn with_mtu(mut self, wanted: usize) -> DeviceSpec {
+        match &mut self {
+            DeviceSpec::Tap { mtu, .. } | DeviceSpec::Afxdp { mtu, .. } => {
+                *mtu = mtu.or(Some(wanted));
+            }
+            DeviceSpec::Memif(spec) if spec.mtu == MEMIF_MTU_DEFAULT => spec.mtu = wanted,
+            DeviceSpec::Memif(_) => {}
+        }
+        self
+    }
+
     /// Whether its peer may work in the dataplane's packet memory.
     pub fn may_share_memory(&self) -> bool {
         matches!(self, DeviceSpec::Memif(_))
@@ -134,11 +154,16 @@ impl FromStr for DeviceSpec {
             return Err(error(Reason::Name));
         }
         let (mut queues, mut mode, mut offloads, mut mac) = (1, XdpMode::Auto, true, None);
+        let mut mtu = None;
         for word in words {
             match word.split_once('=') {
                 Some(("queues", value)) => {
                     let number = value.parse().ok().filter(|n| (1..=MAX_QUEUES).contains(n));
                     queues = number.ok_or_else(|| error(Reason::Queues))?;
+                }
+                Some(("mtu", value)) => {
+                    let number = value.parse().ok().filter(|n| (MTU_MIN..=MTU_MAX).contains(n));
+                    mtu = Some(number.ok_or_else(|| error(Reason::Mtu))?);
                 }
                 Some(("mode", value)) if kind == DeviceKind::Afxdp => {
                     mode = XdpMode::from_name(value).ok_or_else(|| error(Reason::Mode))?;
@@ -157,8 +182,8 @@ impl FromStr for DeviceSpec {
             }
         }
         Ok(match kind {
-            DeviceKind::Tap => DeviceSpec::Tap { name, queues, offloads, mac },
-            _ => DeviceSpec::Afxdp { ifname: name, queues, mode },
+            DeviceKind::Tap => DeviceSpec::Tap { name, queues, mtu, offloads, mac },
+            _ => DeviceSpec::Afxdp { ifname: name, queues, mtu, mode },
         })
     }
 }
@@ -167,14 +192,16 @@ impl fmt::Display for DeviceSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             DeviceSpec::Memif(spec) => spec.fmt(f),
-            DeviceSpec::Tap { name, queues, offloads, mac } => {
+            DeviceSpec::Tap { name, queues, mtu, offloads, mac } => {
                 write!(f, "{}:{name},queues={queues}", self.kind().name())?;
+                mtu.map_or(Ok(()), |mtu| write!(f, ",mtu={mtu}"))?;
                 f.write_str(if *offloads { "" } else { ",offloads=off" })?;
                 let Some([a, b, c, d, e, g]) = mac else { return Ok(()) };
                 write!(f, ",mac={a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
             }
-            DeviceSpec::Afxdp { ifname, queues, mode } => {
+            DeviceSpec::Afxdp { ifname, queues, mtu, mode } => {
                 write!(f, "{}:{ifname},queues={queues}", self.kind().name())?;
+                mtu.map_or(Ok(()), |mtu| write!(f, ",mtu={mtu}"))?;
                 if *mode == XdpMode::Auto { Ok(()) } else { write!(f, ",mode={}", mode.name()) }
             }
         }
@@ -203,7 +230,7 @@ impl fmt::Display for SpecError {
             Reason::Option(word) => {
                 write!(
                     f,
-                    "unknown option `{}`; use queues=N, for tap offloads=off or mac=, for afxdp ",
+                    "unknown option `{}`; use queues=N and mtu=N, for tap offloads=off or mac=, for afxdp ",
                     word.escape_debug()
                 )?;
                 write!(f, "mode=zerocopy|copy|generic")
@@ -212,6 +239,7 @@ impl fmt::Display for SpecError {
             Reason::Mac => {
                 write!(f, "mac= must be one station's address, such as 02:00:00:00:00:01")
             }
+            Reason::Mtu => write!(f, "mtu=N must be a number from {MTU_MIN} to {MTU_MAX}"),
             Reason::Queues => write!(f, "queues=N must be a number from 1 to {MAX_QUEUES}"),
             Reason::Mode => write!(f, "mode= must be zerocopy, copy or generic"),
         }
@@ -246,16 +274,21 @@ mod tests {
         let tap = |name: &str, queues| DeviceSpec::Tap {
             name: name.into(),
             queues,
+            mtu: None,
             offloads: true,
             mac: None,
         };
-        let xdp = |queues, mode| DeviceSpec::Afxdp { ifname: "eth1".into(), queues, mode };
+        let xdp = |queues, mode| {
+            let (ifname, mtu) = ("eth1".into(), None);
+            DeviceSpec::Afxdp { ifname, queues, mtu, mode }
+        };
         assert_eq!("tap:tap0".parse(), Ok(tap("tap0", 1)));
         assert_eq!("tap:ix-0,queues=4".parse(), Ok(tap("ix-0", 4)));
         assert_eq!("afxdp:eth1".parse(), Ok(xdp(1, XdpMode::Auto)));
         let mac = Some([2, 0, 0, 0, 0, 0xfe]);
-        let plain = DeviceSpec::Tap { name: "t".into(), queues: 2, offloads: false, mac };
-        let text = "tap:t,queues=2,offloads=off,mac=02:00:00:00:00:fe";
+        let (name, mtu) = ("t".into(), Some(9000));
+        let plain = DeviceSpec::Tap { name, queues: 2, mtu, offloads: false, mac };
+        let text = "tap:t,queues=2,mtu=9000,offloads=off,mac=02:00:00:00:00:fe";
         assert_eq!(text.parse(), Ok(plain.clone()));
         assert_eq!(plain.to_string().parse(), Ok(plain));
         assert_eq!("eth1".parse(), Ok(xdp(1, XdpMode::Auto)));
@@ -305,6 +338,8 @@ mod tests {
             ("tap:tap%d", "1 to 15 characters"),
             ("tap:t,queues=0", "from 1 to"),
             ("tap:t,queues=many", "from 1 to"),
+            ("tap:t,mtu=67", "from 68 to 9216"),
+            ("afxdp:e,mtu=9217", "from 68 to 9216"),
             ("tap:t,queue=1", "unknown option `queue=1`"),
             ("tap:t,mode=copy", "is for afxdp only"),
             ("tap:t,offloads=no", "on or off"),

@@ -3,8 +3,7 @@ use crate::device::{OpenOptions, OpenedDevice};
 use crate::error::OpenError;
 use crate::namespace::Namespace;
 use crate::steering::SteeringProgram;
-use ix_mem::ROOM_BYTES;
-use ix_nic::{NicInfo, NicKind, SetReta, Steering};
+use ix_nic::{MTU_MAX, NicInfo, NicKind, SetReta, Steering};
 use ix_sys::{Interface, process, tun};
 use std::fs::{self, File, TryLockError};
 use std::io::{self, IoSlice, Write};
@@ -18,14 +17,14 @@ use std::path::{Path, PathBuf};
 /// we could not parse (IPv6, tunnels) or could not tell apart (UDP) come finished.
 const CHECKSUMS_AND_SEGMENTS: u32 = libc::TUN_F_CSUM | libc::TUN_F_TSO4;
 const NOTHING: u32 = 0;
-const ETHERNET_BYTES: usize = 14;
 /// Has a file for each interface that root's dataplanes use; the holder of its lock has that one.
 const CLAIMS: &str = "/run/ix/taps";
 
-/// Opens the interface's queues; makes the interface if no interface has this name.
+/// Opens the interface's queues; makes the interface if no interface has this name. It gets this
+/// MTU, if one is given.
 pub(crate) fn open(
     name: &str,
-    queues: usize,
+    (queues, wanted_mtu): (usize, Option<usize>),
     offloads: bool,
     mac: Option<[u8; 6]>,
     options: &OpenOptions,
@@ -36,10 +35,13 @@ pub(crate) fn open(
     let offloads = agree_on_offloads(&files[0], offloads);
     let interface =
         Interface::new(name).map_err(|e| OpenError::system("open a socket", name, e))?;
+    if let Some(mtu) = wanted_mtu {
+        interface.set_mtu(mtu).map_err(|e| OpenError::system("set the MTU of", name, e))?;
+    }
     let ask = |e| OpenError::system("ask for the state of", name, e);
     let (mtu, kernel_mac) = (interface.mtu().map_err(ask)?, interface.mac().map_err(ask)?);
-    if mtu + ETHERNET_BYTES > ROOM_BYTES {
-        let largest = ROOM_BYTES - ETHERNET_BYTES;
+    if mtu > MTU_MAX {
+        let largest = MTU_MAX;
         return Err(OpenError::MtuTooLarge { name: name.to_owned(), mtu, largest });
     }
     has_all_queues(name, queues)?;

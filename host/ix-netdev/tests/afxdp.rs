@@ -282,6 +282,27 @@ fn a_frame_longer_than_a_buffer_arrives_in_pieces() {
     host.assert_nothing_leaks();
 }
 
+/// What is longer than a buffer leaves as one frame, too.
+#[test]
+fn long_packets_go_both_ways() {
+    let Some(link) = Link::new("afxdp long packets", 1) else { return };
+    let refused = link.open("afxdp:ix0,mtu=9000").expect_err("its interface takes less");
+    let text = refused.to_string();
+    assert!(text.contains("1500") && text.contains("`ip link set ix0 mtu 9000`"), "{text}");
+    link.ix.set_mtu("ix0", 9000).unwrap();
+    link.linux.set_mtu("peer0", 9000).unwrap();
+    for mode in ["", ",mode=generic"] {
+        let mut device = link.open(&format!("afxdp:ix0{mode}")).unwrap();
+        let mut host = Host::on(&mut device);
+        let work = || link.linux.run(|| echo_up_to(&client(), 8972, 1000, 4));
+        assert_eq!(host.serve(work), 1000, "{:?}", host.nics[0].info());
+        host.assert_nothing_leaks();
+        assert_eq!(host.nics[0].drops().tx_failed, 0);
+    }
+    let device = link.open("afxdp:ix0,mtu=1500").unwrap();
+    assert_eq!(device.info.mtu, 1500, "as asked");
+}
+
 /// The answer to a connection's first segment that lets the peer send at once.
 fn syn_ack(frame: &[u8], mac: [u8; 6], syn: &TcpPacket) -> Vec<u8> {
     let header = FrameHeader {

@@ -14,11 +14,16 @@ fn pair(test: &str, queues: (usize, usize)) -> (End, End) {
 
 /// Sends frames of all lengths from one end's queue 0 to the other's and compares them.
 fn pump(from: &mut End, to: &mut End, count: u64) {
-    let length = |i: u64| 14 + (i as usize * 97) % 1501;
+    pump_up_to(from, to, 1515, count);
+}
+
+/// The same with frames of up to so many bytes.
+fn pump_up_to(from: &mut End, to: &mut End, most: usize, count: u64) {
+    let length = |i: u64| 14 + (i as usize * 97) % (most - 14);
     let (mut sent, mut received) = (0, 0);
     let mut idle = 0;
     while received < count {
-        while sent < count && sent - received < 700 {
+        while sent < count && sent - received < 700.min((1 << 20) / most as u64) {
             assert!(from.host.send(0, &frame(sent, length(sent))));
             sent += 1;
             if sent % 13 == 0 {
@@ -46,6 +51,21 @@ fn frames_of_all_lengths_arrive_whole_and_nothing_leaks() {
     for end in [&mut server, &mut client] {
         assert_eq!(end.host.nics[0].drops(), Default::default());
         end.host.assert_nothing_leaks();
+    }
+}
+
+#[test]
+fn frames_longer_than_a_buffer_arrive_whole_and_nothing_leaks() {
+    for queues in [(1, 1), (2, 2)] {
+        let (mut server, mut client) = pair("long", queues);
+        for _ in 0..3 {
+            pump_up_to(&mut server, &mut client, 9014, 3000);
+            pump_up_to(&mut client, &mut server, 9014, 3000);
+        }
+        for end in [&mut server, &mut client] {
+            assert_eq!(end.host.nics[0].drops(), Default::default());
+            end.host.assert_nothing_leaks();
+        }
     }
 }
 

@@ -256,6 +256,21 @@ fn without_bpf_flows_are_steered_in_software_and_it_says_so() {
     assert!(refused.contains("CAP_NET_ADMIN"), "{refused}");
 }
 
+/// What is longer than a buffer goes both ways, with and without the driver's header; the interface
+/// gets the MTU that the text says.
+#[test]
+fn long_packets_go_both_ways() {
+    for spec in ["tap:tap0,mtu=9000", "tap:tap0,mtu=9000,offloads=off"] {
+        let Some((ns, mut device)) = link("tap long packets", spec) else { return };
+        assert_eq!(ns.link("tap0").unwrap().unwrap().mtu, 9000);
+        assert_eq!(device.info.mtu, 9000);
+        let mut host = Host::on(&mut device);
+        let back = host.serve(|| ns.run(|| echo_up_to(&client(), 8972, 1000, 4)));
+        assert_eq!(back, 1000, "{spec}");
+        host.assert_nothing_leaks();
+    }
+}
+
 #[test]
 fn refuses_in_one_line() {
     let Some(ns) = namespace("tap refusals") else { return };
@@ -270,9 +285,9 @@ fn refuses_in_one_line() {
     let queues = std::mem::take(&mut device.queue_fds);
     drop(device);
     // It is somebody's tap now, but no dataplane's.
-    ns.set_mtu("tap0", 9000).unwrap();
+    ns.set_mtu("tap0", 10_000).unwrap();
     let text = refusal("tap:tap0");
-    assert!(text.contains("ip link set tap0 mtu 1778"), "{text}");
+    assert!(text.contains("ip link set tap0 mtu 9216"), "{text}");
     drop(queues);
     assert!(ns.link("tap0").unwrap().is_none(), "goes with its descriptors");
 }

@@ -160,6 +160,13 @@ impl Interface {
         Ok(i32::from_ne_bytes(request.part(0)) as usize)
     }
 
+    /// Sets the largest IP packet, bytes; needs CAP_NET_ADMIN.
+    pub fn set_mtu(&self, mtu: usize) -> io::Result<()> {
+        let mut request = self.request();
+        request.ifr_ifru.ifru_mtu = mtu.try_into().map_err(|_| io::ErrorKind::InvalidInput)?;
+        self.ioctl(libc::SIOCSIFMTU, &mut request).map(drop)
+    }
+
     /// True if it is switched on.
     pub fn is_up(&self) -> io::Result<bool> {
         Ok(self.flags()? & libc::IFF_UP as i16 != 0)

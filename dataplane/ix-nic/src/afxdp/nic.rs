@@ -1,9 +1,10 @@
 //! The AF_XDP sockets of one elastic thread as one queue pair.
 use super::queue::Queue;
+use super::socket::MTU_OF_BUFFER;
 use crate::device::RingSizes;
 use crate::error::AttachError;
 use crate::update::{Change, QueueUpdate};
-use crate::{DeviceDrops, Fence, Nic, NicInfo, NicKind, RxPacket, XdpBind};
+use crate::{DeviceDrops, Fence, MTU_MAX, Nic, NicInfo, NicKind, RxPacket, XdpBind};
 use ix_mem::{Mbuf, PacketMemory, Pool};
 use std::collections::VecDeque;
 use std::os::fd::{OwnedFd, RawFd};
@@ -46,7 +47,8 @@ impl AfxdpNic {
         let mut queues: Vec<Queue> = Vec::with_capacity(expected);
         for (number, fd) in numbers.zip(fds) {
             let each = of_each(sizes, expected, queues.len());
-            let queue = Queue::bind(name, bind, number, fd, memory, queues.first(), each)?;
+            let queue =
+                Queue::bind(name, (bind, info.mtu), number, fd, memory, queues.first(), each)?;
             queues.push(queue);
         }
         // All have their rings before one has frames: a failure above leaves the pool as it was.
@@ -80,13 +82,17 @@ impl AfxdpNic {
         let numbers = info.sockets_of(pair).skip(1 + self.more.len());
         let each = of_each(self.sizes, count, 1);
         let bind_one = |(number, fd)| {
-            Queue::bind(&info.name, bind, number, fd, memory, Some(&self.first), each)
+            let to = (bind, info.mtu);
+            Queue::bind(&info.name, to, number, fd, memory, Some(&self.first), each)
         };
         let mut new = numbers.zip(fds).map(bind_one).collect::<Result<Vec<_>, _>>()?;
         let most = rx_pool.near() / count;
         new.iter_mut().for_each(|queue| queue.begin(rx_pool, most));
         self.more.append(&mut new);
-        self.info = NicInfo { mode: std::mem::take(&mut self.info.mode), ..info };
+        // Sockets that are bound stay as they are.
+        let most = if self.first.takes_chains() { MTU_MAX } else { MTU_OF_BUFFER };
+        let (mode, mtu) = (std::mem::take(&mut self.info.mode), info.mtu.min(most));
+        self.info = NicInfo { mode, mtu, ..info };
         Ok(())
     }
 

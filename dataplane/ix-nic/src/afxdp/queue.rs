@@ -45,12 +45,12 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    /// Binds the socket to queue `number` of the interface. Its packet memory is that of `other`,
-    /// if there is one, else `memory`, which is registered. `sizes` are powers of two. The queue
-    /// has no receive frames yet.
+    /// Binds the socket to queue `number` of the interface, for packets of `mtu` bytes. Its packet
+    /// memory is that of `other`, if there is one, else `memory`, which is registered. `sizes` are
+    /// powers of two. The queue has no receive frames yet.
     pub fn bind(
         name: &str,
-        bind: XdpBind,
+        (bind, mtu): (XdpBind, usize),
         number: usize,
         fd: OwnedFd,
         memory: &PacketMemory,
@@ -61,7 +61,7 @@ impl Queue {
         let (socket, mode, frags) = match other {
             None => {
                 let socket = Socket::new(fd, Some(memory), sizes, name)?;
-                let bound = socket.bind(bind, number, name)?;
+                let bound = socket.bind((bind, mtu), number, name)?;
                 let refused = match bound.refused.is_empty() {
                     true => String::new(),
                     false => format!(" ({})", bound.refused),
@@ -271,40 +271,54 @@ impl Queue {
         }
         let Some(socket) = &mut self.socket else {
             self.counted.tx_failed += packets.len() as u64;
-            return packets.drain(..).for_each(|mbuf| tx_pool.put(mbuf));
+            return packets.drain(..).for_each(|mbuf| tx_pool.put_frame(memory, mbuf));
         };
-        while let Some(mbuf) = packets.pop_front() {
+        while let Some(mut mbuf) = packets.pop_front() {
             // The kernel skips an empty packet and never completes it; a link that is down loses
             // all.
-            if mbuf.len() == 0 || self.down {
+            if mbuf.len() == 0 || self.down || mbuf.continues() && !self.frags {
                 self.counted.tx_failed += 1;
-                tx_pool.put(mbuf);
+                tx_pool.put_frame(memory, mbuf);
                 continue;
             }
-            if socket.tx.room(1) == 0 {
+            let devices = &self.devices;
+            let (buffers, copies) = match mbuf.continues() {
+                false => (1, usize::from(!devices.contains(&mbuf.frame()))),
+                true => needs_of(&mbuf, memory, devices),
+            };
+            if socket.tx.room(buffers) < buffers || copies > self.copies.len() {
                 packets.push_front(mbuf);
                 break;
             }
-            let mut mbuf = mbuf;
-            if !self.devices.contains(&mbuf.frame()) {
-                let Some(mut copy) = self.copies.pop() else {
-                    packets.push_front(mbuf);
-                    break;
-                };
-                copy.copy_of(&mbuf, memory);
-                self.copies_sent += 1;
-                tx_pool.put_beyond(core::mem::replace(&mut mbuf, copy));
+            loop {
+                let rest = mbuf.detach(memory);
+                if copies > 0
+                    && !devices.contains(&mbuf.frame())
+                    && let Some(mut copy) = self.copies.pop()
+                {
+                    copy.copy_of(&mbuf, memory);
+                    self.copies_sent += 1;
+                    tx_pool.put_beyond(core::mem::replace(&mut mbuf, copy));
+                }
+                let (offset, len) = (mbuf.offset() as u64, mbuf.len() as u32);
+                let frame = mbuf.into_frame();
+                self.tx_held.insert(frame);
+                let addr = u64::from(frame - devices.start) * FRAME_BYTES as u64 + offset;
+                let options = if rest.is_some() { libc::XDP_PKT_CONTD } else { 0 };
+                socket.tx.push(libc::xdp_desc { addr, len, options });
+                let Some(rest) = rest else { break };
+                mbuf = rest;
             }
-            let (offset, len) = (mbuf.offset() as u64, mbuf.len() as u32);
-            let frame = mbuf.into_frame();
-            self.tx_held.insert(frame);
-            let addr = u64::from(frame - self.devices.start) * FRAME_BYTES as u64 + offset;
-            socket.tx.push(libc::xdp_desc { addr, len, options: 0 });
             self.kick_due = true;
         }
         if self.kick_due {
             socket.tx.submit();
         }
+    }
+
+    /// Whether a frame may have several buffers.
+    pub fn takes_chains(&self) -> bool {
+        self.frags
     }
 
     /// As [`crate::Nic::kick`].
@@ -375,6 +389,17 @@ impl Queue {
 #[inline]
 fn split(addr: u64, first: u32) -> (u64, usize) {
     ((addr / FRAME_BYTES as u64).wrapping_add(first.into()), addr as usize % FRAME_BYTES)
+}
+
+/// How many buffers a chain has, and of how many the kernel does not have the frame.
+#[inline(never)]
+fn needs_of(mbuf: &Mbuf, memory: &PacketMemory, devices: &Range<u32>) -> (u32, usize) {
+    let mut needs = (0, 0);
+    for frame in mbuf.frames(memory) {
+        needs.0 += 1;
+        needs.1 += usize::from(!devices.contains(&frame));
+    }
+    needs
 }
 
 /// Moves received packets out of the devices' frames, as far as there are other ones.

@@ -3,7 +3,7 @@ use super::ring::{Consumer, Producer};
 use crate::device::RingSizes;
 use crate::error::AttachError;
 use crate::{XdpBind, XdpMode};
-use ix_mem::{FRAME_BYTES, PacketMemory};
+use ix_mem::{FRAME_BYTES, PacketMemory, ROOM_BYTES};
 use ix_sys::socket::{get_option, set_option};
 use ix_sys::{Mapping, check};
 use std::io;
@@ -76,11 +76,18 @@ impl Socket {
         })
     }
 
-    /// Binds to a queue in the fastest mode that the interface accepts.
-    pub fn bind(&self, bind: XdpBind, queue: usize, name: &str) -> Result<Bound, AttachError> {
+    /// Binds to a queue in the fastest mode that the interface accepts and that takes packets of
+    /// `mtu` bytes.
+    pub fn bind(
+        &self,
+        (bind, mtu): (XdpBind, usize),
+        queue: usize,
+        name: &str,
+    ) -> Result<Bound, AttachError> {
         let mut answers = String::new();
         let mut only_busy = true;
-        for attempt in Attempt::all(bind) {
+        let is_long = mtu > MTU_OF_BUFFER;
+        for attempt in Attempt::all(bind).filter(|attempt| attempt.frags || !is_long) {
             match self.bind_patiently(bind.ifindex, queue, attempt.flags(), None) {
                 Ok(()) => return Ok(Bound { attempt, refused: answers }),
                 Err(e) if e.raw_os_error() == Some(libc::ENETDOWN) => {
@@ -97,8 +104,12 @@ impl Socket {
             }
         }
         Err(match only_busy {
-            true => AttachError::Busy { name: name.to_owned(), queue },
-            false => AttachError::Refused { name: name.to_owned(), queue, answers },
+            true if !answers.is_empty() => AttachError::Busy { name: name.to_owned(), queue },
+            _ if is_long => {
+                let name = name.to_owned();
+                AttachError::LongFrames { name, mtu, largest: MTU_OF_BUFFER, answers }
+            }
+            _ => AttachError::Refused { name: name.to_owned(), queue, answers },
         })
     }
 
@@ -181,6 +192,10 @@ impl Socket {
         unsafe { libc::recvfrom(fd, none, 0, libc::MSG_DONTWAIT, no_address.0, no_address.1) };
     }
 }
+
+/// Longest packet that one buffer holds, bytes.
+pub(super) const MTU_OF_BUFFER: usize = ROOM_BYTES - ETHERNET_BYTES;
+const ETHERNET_BYTES: usize = 14;
 
 /// The mode in which a socket is bound.
 pub(super) struct Bound {

@@ -34,8 +34,6 @@ pub use ring::{COOKIE, initialize_ring};
 pub const RECEIVE_REGION: u16 = 1;
 /// Number of the region of the frames that a client builds packets in.
 pub const HEADERS_REGION: u16 = 2;
-/// Largest IP packet: with its Ethernet header it fits into a client's receive buffer.
-pub const MTU_MAX: usize = data::BUFFER_BYTES - 14;
 
 /// The device's mode, for display.
 pub fn mode(role: MemifRole, queues: usize, peer: Option<&str>) -> String {

@@ -6,10 +6,12 @@
 //! sequence number and the identification, which count up, PSH, which the last one has, and the
 //! checksums.
 use super::vnet::{self, Segments};
+use ix_mem::{Mbuf, PacketMemory};
 use ix_wire::{Checksum, IpAddr, TcpFlags};
 
-/// Most segments of a frame: enough for 64 KiB at the usual MTU.
-pub(super) const SEGMENTS_MAX: usize = 64;
+/// Most buffers of a frame: enough for 64 KiB at the usual MTU, of one buffer each, and at a large
+/// one, of several.
+pub(super) const BUFFERS_MAX: usize = 64;
 /// Longest headers: virtio_net, Ethernet, IPv4 and TCP with all options.
 pub(super) const HEADERS_BYTES_MAX: usize = vnet::HEADER_BYTES + IP_AT + IPV4_BYTES + 60;
 
@@ -39,6 +41,23 @@ const PROTOCOL_TCP: u8 = 6;
 const PSH: u8 = TcpFlags::PSH.0 as u8;
 const ACK: u8 = TcpFlags::ACK.0 as u8;
 
+/// A packet that waits: the bytes of its first buffer, which has all headers.
+#[derive(Clone, Copy)]
+pub(super) struct Frame<'a> {
+    pub head: &'a [u8],
+    /// Bytes of all buffers.
+    pub len: usize,
+    /// Number of buffers.
+    pub buffers: usize,
+}
+
+impl<'a> Frame<'a> {
+    pub fn of(mbuf: &'a Mbuf, memory: &'a PacketMemory) -> Frame<'a> {
+        let (head, len) = (mbuf.bytes(memory), mbuf.frame_len(memory));
+        Frame { head, len, buffers: mbuf.buffers(memory) }
+    }
+}
+
 /// Consecutive segments that make one frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Run {
@@ -50,11 +69,13 @@ pub(super) struct Run {
     segment_len: usize,
     /// Payload of all, bytes.
     payload_len: usize,
+    /// Buffers of all.
+    buffers: usize,
 }
 
 impl Run {
     /// The longest run at the front of `frames`, if it has two segments.
-    pub fn of<'a>(mut frames: impl Iterator<Item = &'a [u8]>) -> Option<Run> {
+    pub fn of<'a>(mut frames: impl Iterator<Item = Frame<'a>>) -> Option<Run> {
         let first = frames.next()?;
         let second = frames.next()?;
         let mut run = Run::begin(first)?;
@@ -62,42 +83,45 @@ impl Run {
             return None;
         }
         let mut ends = run.append(second);
-        while !ends && run.segments < SEGMENTS_MAX {
-            let Some(next) = frames.next().filter(|next| run.goes_on(first, next)) else { break };
+        while !ends {
+            let goes_on = |next: &Frame<'_>| run.goes_on(first, *next);
+            let Some(next) = frames.next().filter(goes_on) else { break };
             ends = run.append(next);
         }
         Some(run)
     }
 
     /// A run of one frame that others may follow.
-    fn begin(first: &[u8]) -> Option<Run> {
-        let head = first.first_chunk::<{ TCP_AT + TCP_BYTES }>()?;
+    fn begin(first: Frame<'_>) -> Option<Run> {
+        let head = first.head.first_chunk::<{ TCP_AT + TCP_BYTES }>()?;
         let header_len = TCP_AT + usize::from(head[TCP_AT + 12] >> 4) * 4;
         let plain = be16(head, 12) == TYPE_IPV4
             && head[IP_AT] == VERSION_IHL
             && head[IP_PROTOCOL_AT] == PROTOCOL_TCP
             && be16(head, IP_FRAGMENT_AT) & !DONT_FRAGMENT == 0
-            && usize::from(be16(head, IP_LEN_AT)) == first.len() - IP_AT
+            && usize::from(be16(head, IP_LEN_AT)) == first.len - IP_AT
             && head[FLAGS_AT] == ACK;
-        let carries = header_len >= TCP_AT + TCP_BYTES && first.len() > header_len;
-        let segment_len = first.len().saturating_sub(header_len);
-        let run = Run { segments: 1, header_len, segment_len, payload_len: segment_len };
+        let carries = header_len >= TCP_AT + TCP_BYTES && first.len > header_len;
+        let (segment_len, buffers) = (first.len.saturating_sub(header_len), first.buffers);
+        let run = Run { segments: 1, header_len, segment_len, payload_len: segment_len, buffers };
         (plain && carries).then_some(run)
     }
 
     /// Whether `next` continues the run, whose first segment is `first`.
-    fn goes_on(&self, first: &[u8], next: &[u8]) -> bool {
-        let (Some(a), Some(b)) = (first.get(..self.header_len), next.get(..self.header_len)) else {
+    fn goes_on<'a>(&self, first: Frame<'a>, next: Frame<'a>) -> bool {
+        let headers = |frame: Frame<'a>| frame.head.get(..self.header_len);
+        let (Some(a), Some(b)) = (headers(first), headers(next)) else {
             return false;
         };
         let same = |from: usize, to: usize| a[from..to] == b[from..to];
-        let ip_len = self.header_len - IP_AT + self.payload_len + next.len() - self.header_len;
+        let ip_len = self.header_len - IP_AT + self.payload_len + next.len - self.header_len;
         same(ADDRESSES_AT, SEQ_AT)
             && be32(b, SEQ_AT) == be32(a, SEQ_AT).wrapping_add(self.payload_len as u32)
-            && next.len() > self.header_len
-            && next.len() <= first.len()
+            && next.len > self.header_len
+            && next.len <= first.len
+            && self.buffers + next.buffers <= BUFFERS_MAX
             && ip_len <= usize::from(u16::MAX)
-            && usize::from(be16(b, IP_LEN_AT)) == next.len() - IP_AT
+            && usize::from(be16(b, IP_LEN_AT)) == next.len - IP_AT
             && be16(b, IP_IDENT_AT) == be16(a, IP_IDENT_AT).wrapping_add(self.segments as u16)
             && same(0, IP_LEN_AT)
             && same(IP_FRAGMENT_AT, IP_CHECKSUM_AT)
@@ -108,11 +132,12 @@ impl Run {
     }
 
     /// Adds a segment to the run. Returns whether none can follow it.
-    fn append(&mut self, next: &[u8]) -> bool {
-        let payload_len = next.len() - self.header_len;
+    fn append(&mut self, next: Frame<'_>) -> bool {
+        let payload_len = next.len - self.header_len;
         self.segments += 1;
+        self.buffers += next.buffers;
         self.payload_len += payload_len;
-        payload_len < self.segment_len || next[FLAGS_AT] & PSH != 0
+        payload_len < self.segment_len || next.head[FLAGS_AT] & PSH != 0
     }
 
     /// Writes the headers of the long frame, the `virtio_net_hdr` first; returns their length. The

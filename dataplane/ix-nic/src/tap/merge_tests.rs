@@ -43,6 +43,11 @@ fn frame(segment: &Segment) -> Vec<u8> {
     bytes
 }
 
+/// A frame in one buffer.
+fn whole(bytes: &[u8]) -> Frame<'_> {
+    Frame { head: bytes, len: bytes.len(), buffers: 1 }
+}
+
 /// The frame that the device sends for a run.
 fn merged(frames: &[Vec<u8>], run: &Run) -> Vec<u8> {
     let mut headers = [0; HEADERS_BYTES_MAX];
@@ -132,7 +137,7 @@ fn frames(segments: &[Segment]) -> Vec<Vec<u8>> {
 }
 
 fn run_of(frames: &[Vec<u8>]) -> Option<Run> {
-    Run::of(frames.iter().map(Vec::as_slice))
+    Run::of(frames.iter().map(|frame| whole(frame)))
 }
 
 /// Changes of a stream in the queue.
@@ -194,7 +199,7 @@ proptest! {
         let (mut at, mut runs) = (0, 0);
         while at < frames.len() {
             let Some(run) = run_of(&frames[at..]) else { at += 1; continue };
-            prop_assert!((2..=SEGMENTS_MAX).contains(&run.segments));
+            prop_assert!((2..=BUFFERS_MAX).contains(&run.segments));
             let bytes = merged(&frames[at..], &run);
             prop_assert!(bytes.len() <= 10 + 14 + 65_535);
             prop_assert_eq!(segmented(&bytes), frames[at..at + run.segments].to_vec());
@@ -203,7 +208,7 @@ proptest! {
         }
         // All of an unchanged stream is sent in frames that are as long as possible.
         if twists.is_empty() {
-            let most = SEGMENTS_MAX.min((65_535 - 52) / mss);
+            let most = BUFFERS_MAX.min((65_535 - 52) / mss);
             prop_assert!(runs <= (frames.len()).div_ceil(most));
             prop_assert!(runs > 0 || frames.len() == 1);
         }
@@ -236,8 +241,8 @@ proptest! {
             first[20..22].fill(0);
             (first[23], first[47]) = (6, 0x10);
         }
-        let _ = Run::of([first.as_slice(), &second].into_iter());
-        let _ = Run::of([first.as_slice(), &first].into_iter());
+        let _ = Run::of([&first, &second].map(|frame| whole(frame)).into_iter());
+        let _ = Run::of([&first, &first].map(|frame| whole(frame)).into_iter());
     }
 }
 
@@ -266,5 +271,5 @@ fn a_frame_is_never_longer_than_ip_allows() {
     let run = run_of(&frames).expect("merges");
     assert_eq!(run.segments, 45, "45 × 1448 + 52 ≤ 65535 < 46 × 1448 + 52");
     let small = self::frames(&stream(1, 0, 0, 100, 200, 0));
-    assert_eq!(run_of(&small).expect("merges").segments, SEGMENTS_MAX);
+    assert_eq!(run_of(&small).expect("merges").segments, BUFFERS_MAX);
 }

@@ -1,5 +1,5 @@
 //! One queue of a tap interface.
-use super::merge::{HEADERS_BYTES_MAX, Run, SEGMENTS_MAX};
+use super::merge::{BUFFERS_MAX, Frame, HEADERS_BYTES_MAX, Run};
 use super::receive::{Outcome, Receiver};
 use super::vnet;
 use crate::{DeviceDrops, NEVER_RINGS, Nic, NicInfo, RxPacket};
@@ -40,10 +40,11 @@ impl TapNic {
     /// The queue behind a descriptor from the broker.
     pub fn new(info: NicInfo, fd: OwnedFd) -> TapNic {
         let vnet = ix_sys::tun::uses_header(fd.as_fd());
+        let receiver = Receiver::new(vnet, info.mtu);
         TapNic {
             info,
             queue: File::from(fd),
-            receiver: Receiver::new(vnet),
+            receiver,
             vnet,
             merges: vnet,
             drops: DeviceDrops::default(),
@@ -57,7 +58,7 @@ impl TapNic {
     fn send_front(&mut self, memory: &PacketMemory, packets: &mut VecDeque<Mbuf>) -> Option<usize> {
         if self.merges
             && packets.len() > 1
-            && let Some(run) = Run::of(packets.iter().map(|mbuf| mbuf.bytes(memory)))
+            && let Some(run) = Run::of(packets.iter().map(|mbuf| Frame::of(mbuf, memory)))
         {
             match self.send_run(memory, packets, run) {
                 Sent::Done => return Some(run.segments),
@@ -75,20 +76,34 @@ impl TapNic {
     /// Writes one frame, with its `virtio_net_hdr` in the mbuf's headroom: one plain write is
     /// cheaper than a write of two parts.
     fn send_frame(&mut self, memory: &PacketMemory, mbuf: &mut Mbuf) -> Sent {
-        let (offset, len) = (mbuf.offset(), mbuf.len());
         if !self.vnet {
-            return self.write(&[IoSlice::new(mbuf.bytes(memory))], 1);
+            return self.send_buffers(memory, mbuf);
         }
+        let (offset, len) = (mbuf.offset(), mbuf.len());
         let Some(front) = offset.checked_sub(vnet::HEADER_BYTES) else {
+            debug_assert!(!mbuf.continues(), "the first buffer of a chain has headroom");
             let parts = [IoSlice::new(&vnet::FINISHED), IoSlice::new(mbuf.bytes(memory))];
             return self.write(&parts, 1);
         };
         mbuf.set_range(front, vnet::HEADER_BYTES + len);
-        let bytes = mbuf.bytes_mut(memory);
-        bytes[..vnet::HEADER_BYTES].copy_from_slice(&vnet::FINISHED);
-        let sent = self.write(&[IoSlice::new(bytes)], 1);
+        mbuf.bytes_mut(memory)[..vnet::HEADER_BYTES].copy_from_slice(&vnet::FINISHED);
+        let sent = self.send_buffers(memory, mbuf);
         mbuf.set_range(offset, len);
         sent
+    }
+
+    /// Writes all buffers of a frame.
+    fn send_buffers(&mut self, memory: &PacketMemory, mbuf: &Mbuf) -> Sent {
+        if !mbuf.continues() {
+            return self.write(&[IoSlice::new(mbuf.bytes(memory))], 1);
+        }
+        let mut parts = [IoSlice::new(&[]); BUFFERS_MAX];
+        let mut count = 0;
+        for (part, piece) in parts.iter_mut().zip(mbuf.pieces(memory)) {
+            *part = IoSlice::new(piece);
+            count += 1;
+        }
+        self.write(&parts[..count], 1)
     }
 
     /// Writes a run as one frame.
@@ -96,15 +111,18 @@ impl TapNic {
         let frame = |i: usize| packets.get(i).map_or(&[][..], |mbuf| mbuf.bytes(memory));
         let mut headers = [0; HEADERS_BYTES_MAX];
         let headers_len = run.headers(frame(0), frame(run.segments - 1), &mut headers);
-        let payload = |i: usize| match i < run.segments {
-            true => frame(i).get(run.header_len..).unwrap_or(&[]),
-            false => &[],
-        };
-        let parts: [IoSlice<'_>; SEGMENTS_MAX + 1] = std::array::from_fn(|i| match i {
-            0 => IoSlice::new(&headers[..headers_len]),
-            _ => IoSlice::new(payload(i - 1)),
-        });
-        self.write(&parts[..=run.segments], run.segments)
+        let mut parts = [IoSlice::new(&[]); BUFFERS_MAX + 1];
+        parts[0] = IoSlice::new(&headers[..headers_len]);
+        let mut count = 1;
+        for mbuf in packets.iter().take(run.segments) {
+            let mut skipped = run.header_len;
+            for (part, piece) in parts[count..].iter_mut().zip(mbuf.pieces(memory)) {
+                *part = IoSlice::new(piece.get(skipped..).unwrap_or(&[]));
+                skipped = 0;
+                count += 1;
+            }
+        }
+        self.write(&parts[..count], run.segments)
     }
 
     /// Writes one frame of this many packets by one system call.
@@ -175,7 +193,7 @@ impl Nic for TapNic {
     ) {
         while !packets.is_empty() {
             let Some(done) = self.send_front(memory, packets) else { return };
-            packets.drain(..done).for_each(|mbuf| tx_pool.put(mbuf));
+            packets.drain(..done).for_each(|mbuf| tx_pool.put_frame(memory, mbuf));
         }
     }
 

@@ -11,8 +11,10 @@ use ix_mem::{HEADROOM_BYTES, Mbuf, PacketMemory, Pool, ROOM_BYTES};
 use std::fs::File;
 use std::io::{self, IoSliceMut, Read};
 
-/// Longest IP packet, with Ethernet header and two VLAN tags.
-const FRAME_BYTES_MAX: usize = 65_535 + 14 + 8;
+/// Bytes of an Ethernet header and two VLAN tags.
+const LINK_BYTES: usize = 14 + 8;
+/// Longest IP packet, with these.
+const FRAME_BYTES_MAX: usize = 65_535 + LINK_BYTES;
 /// Mbufs for the longest frame.
 const MBUFS_MAX: usize = FRAME_BYTES_MAX.div_ceil(ROOM_BYTES);
 
@@ -42,12 +44,13 @@ pub(super) enum Outcome {
 }
 
 impl Receiver {
-    /// A receiver for a queue with or without `virtio_net_hdr`.
-    pub fn new(vnet: bool) -> Receiver {
+    /// A receiver for a queue with or without `virtio_net_hdr`, of an interface with this MTU.
+    pub fn new(vnet: bool, mtu: usize) -> Receiver {
         let stock = Vec::with_capacity(MBUFS_MAX);
-        match vnet {
+        match vnet || mtu + LINK_BYTES >= ROOM_BYTES {
             true => {
-                let (vnet_bytes, len_max) = (vnet::HEADER_BYTES, FRAME_BYTES_MAX);
+                let vnet_bytes = if vnet { vnet::HEADER_BYTES } else { 0 };
+                let len_max = FRAME_BYTES_MAX;
                 let spill = vec![0; vnet_bytes + len_max + 1];
                 Receiver { vnet_bytes, len_max, stock, offer: 0, spill }
             }

@@ -17,7 +17,7 @@ use crate::held_ports::HeldPorts;
 use crate::keeper::{KeptProgram, keeper_error};
 use crate::xdp::{near, program, shared_program};
 use ix_mem::ROOM_BYTES;
-use ix_nic::{NicInfo, NicKind, Steering, XdpBind, XdpMode};
+use ix_nic::{MTU_MAX, NicInfo, NicKind, Steering, XdpBind, XdpMode};
 use ix_proto::keeper::Owned;
 use ix_sys::bpf::{self, Map, MapKind, PROGRAM_XDP_FRAGS, Program, ProgramKind};
 use ix_sys::interface::Rss;
@@ -157,10 +157,11 @@ const ETHERNET_BYTES: usize = 14;
 pub(crate) const MTU_WITHOUT_FRAGS: usize = ROOM_BYTES - ETHERNET_BYTES;
 
 /// Loads and attaches the program and makes the sockets of all queues of the interface, for this
-/// many queue pairs.
+/// many queue pairs, and packets of at most so many bytes, if that is less than the interface
+/// takes.
 pub(crate) fn open(
     name: &str,
-    pairs: usize,
+    (pairs, wanted_mtu): (usize, Option<usize>),
     mode: XdpMode,
     options: &OpenOptions,
 ) -> Result<OpenedDevice, OpenError> {
@@ -215,10 +216,15 @@ pub(crate) fn open(
             (sockets, attached, room)
         }
     };
-    let largest = MTU_WITHOUT_FRAGS;
-    if !attached.frags && mtu > largest {
+    let largest = if attached.frags { MTU_MAX } else { MTU_WITHOUT_FRAGS };
+    // What Linux and others send may be as long as the interface takes.
+    if mtu > largest {
         return Err(OpenError::MtuTooLarge { name: name.to_owned(), mtu, largest });
     }
+    if let Some(asked) = wanted_mtu.filter(|asked| *asked > mtu) {
+        return Err(OpenError::MtuTooSmall { name: name.to_owned(), mtu, asked });
+    }
+    let mtu = wanted_mtu.unwrap_or(mtu);
     let queue_fds = (0..queues).map(|_| make_socket(name)).collect::<Result<Vec<_>, _>>()?;
     let waiting = copies(&queue_fds, name)?;
 

@@ -9,6 +9,7 @@ mod spec;
 pub(crate) use control::Control;
 #[cfg(feature = "fuzzing")]
 pub use control::conversation::{Utterance, memif_conversation};
+pub(crate) use spec::MTU_DEFAULT;
 pub use spec::{MemifSpec, MemifSpecError};
 
 use crate::device::{OpenOptions, OpenedDevice};

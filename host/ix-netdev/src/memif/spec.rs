@@ -1,6 +1,6 @@
 //! `memif:PATH[,id=N][,role=server|client][,queues=N][,secret=S][,mtu=N][,peer-user=N]`.
-use ix_nic::MemifRole;
-use ix_nic::memif::{MTU_MAX, QUEUES_MAX};
+use ix_nic::memif::QUEUES_MAX;
+use ix_nic::{MTU_MAX, MemifRole};
 use ix_sys::process;
 use ix_sys::socket::peer_user;
 use std::fmt;
@@ -42,7 +42,8 @@ impl MemifSpec {
 pub const SECRET_BYTES: usize = 24;
 /// Longest path in the address of a Unix socket.
 const PATH_BYTES_MAX: usize = 107;
-const MTU_DEFAULT: usize = 1500;
+/// Largest IP packet where the text says none, bytes.
+pub const MTU_DEFAULT: usize = 1500;
 /// Least MTU of a link for IPv4 (RFC 791).
 const MTU_MIN: usize = 68;
 
@@ -189,7 +190,7 @@ mod tests {
             ("/a,queues=17", "from 1 to 16"),
             ("/a,secret=", "1 to 24"),
             ("/a,secret=1234567890123456789012345", "1 to 24"),
-            ("/a,mtu=9000", "mtu=N"),
+            ("/a,mtu=9217", "mtu=N"),
             ("/a,peer-user=root", "a user's number"),
             ("/a,", "unknown option ``"),
             ("/a,zero-copy", "unknown option `zero-copy`"),

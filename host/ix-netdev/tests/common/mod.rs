@@ -1,7 +1,7 @@
 //! A host of a few lines behind a device: answers ARP and echoes UDP.
 #![allow(dead_code)] // Each test file uses a part.
 
-use ix_mem::{HEADROOM_BYTES, PacketMemory, Pool, Sizes};
+use ix_mem::{PacketMemory, Pool, Sizes};
 use ix_netdev::{OpenOptions, OpenedDevice};
 use ix_nic::{Nic, RingSizes, RxPacket, attach, deal};
 use ix_skip::{Need, skip};
@@ -119,11 +119,10 @@ impl Host {
         frames
     }
 
-    /// Sends a frame; false when there is no buffer for it.
+    /// Sends a frame; false when there are no buffers for it.
     pub fn send(&mut self, queue: usize, frame: &[u8]) -> bool {
-        let Some(mut mbuf) = self.tx.take() else { return false };
-        mbuf.set_range(HEADROOM_BYTES, frame.len());
-        mbuf.bytes_mut(&self.memory).copy_from_slice(frame);
+        let Some(mut mbuf) = self.tx.take_frame(&self.memory, frame.len()) else { return false };
+        mbuf.write_at(&self.memory, 0, frame);
         self.queued.push_back(mbuf);
         self.nics[queue].transmit(&self.memory, &mut self.tx, &mut self.queued);
         true
@@ -243,13 +242,18 @@ pub fn client() -> UdpSocket {
 /// Echoes `count` messages of varying length, at most `window` under way, and compares contents.
 /// Answers how many came back.
 pub fn echo(socket: &UdpSocket, count: usize, window: usize) -> usize {
+    echo_up_to(socket, 1408, count, window)
+}
+
+/// The same with messages of up to so many bytes.
+pub fn echo_up_to(socket: &UdpSocket, most: usize, count: usize, window: usize) -> usize {
     let message = |i: usize| {
-        let mut bytes = vec![i as u8; 8 + i * 37 % 1400];
+        let mut bytes = vec![i as u8; 8 + i * 37 % (most - 8)];
         bytes[..8].copy_from_slice(&(i as u64).to_be_bytes());
         bytes
     };
     let (mut sent, mut back) = (0, 0);
-    let mut buffer = [0; 2048];
+    let mut buffer = vec![0; most];
     while back < count {
         while sent < count && sent - back < window {
             socket.send(&message(sent)).expect("sends");

@@ -2,6 +2,7 @@
 //! direction.
 use super::super::ring::{DESC_NEXT, Desc, Ring};
 use super::super::{HEADERS_REGION, RECEIVE_REGION};
+use super::partial::Partial;
 use super::{Context, REFILL_BURST, RxRing, TxRing};
 use crate::RxPacket;
 use ix_mem::{FRAME_BYTES, Mbuf, PacketMemory, Pool, prefetch_read};
@@ -29,8 +30,8 @@ pub struct ClientRx {
     next: u16,
     /// Most frames that are offered at a time.
     target: u16,
-    /// Within a frame of several buffers, which is dropped: no frame within the MTU needs several.
-    in_chain: bool,
+    /// The beginning of a frame whose other buffers the server has not shown yet.
+    partial: Partial,
     /// The server claims to have filled buffers that were not offered.
     lies: bool,
 }
@@ -45,7 +46,7 @@ impl ClientRx {
             head: 0,
             next: 0,
             target: usize::from(size).min(frames).max(1) as u16,
-            in_chain: false,
+            partial: Partial::default(),
             lies: false,
         }
     }
@@ -117,15 +118,19 @@ impl RxRing for ClientRx {
             let (flags, length) = self.ring.desc_length(self.next);
             let mut mbuf = self.take(self.next);
             self.next = self.next.wrapping_add(1);
-            let chained = self.in_chain || flags & DESC_NEXT != 0;
-            self.in_chain = flags & DESC_NEXT != 0;
-            if chained || length == 0 || length as usize > BUFFER_BYTES {
-                cx.drops.rx_invalid += u64::from(!self.in_chain);
-                cx.pool.put(mbuf);
-                continue;
+            let more = flags & DESC_NEXT != 0;
+            let is_valid = length > 0 && length as usize <= BUFFER_BYTES;
+            if is_valid {
+                mbuf.set_range(color(mbuf.frame()) as usize, length as usize);
             }
-            mbuf.set_range(color(mbuf.frame()) as usize, length as usize);
-            out.push(RxPacket { mbuf, more: false });
+            if more || self.partial.is_any() {
+                self.partial.add(mbuf, (is_valid, more), cx, out);
+            } else if is_valid {
+                out.push(RxPacket { mbuf, more: false });
+            } else {
+                cx.drops.rx_invalid += 1;
+                cx.pool.put(mbuf);
+            }
         }
         self.refill(cx.pool);
     }
@@ -145,10 +150,11 @@ impl RxRing for ClientRx {
     }
 
     fn held(&self) -> usize {
-        usize::from(self.head.wrapping_sub(self.next))
+        usize::from(self.head.wrapping_sub(self.next)) + self.partial.held()
     }
 
     fn close(&mut self, pool: &mut Pool) {
+        self.partial.close(pool);
         while self.next != self.head {
             let mbuf = self.take(self.next);
             pool.put(mbuf);
@@ -190,6 +196,45 @@ impl ClientTx {
         }
     }
 
+    /// Appends one buffer.
+    #[inline]
+    fn append(&mut self, memory: &PacketMemory, mbuf: Mbuf, flags: u16) {
+        let (offset, length) = (mbuf.offset() as u32, mbuf.len() as u32);
+        let frame = mbuf.into_frame();
+        self.frames[self.ring.slot(self.head)] = frame;
+        // A frame that was received may go out again.
+        let (region, first) = match frame.checked_sub(memory.tx_frames().start) {
+            Some(number) => (HEADERS_REGION, number),
+            None => (RECEIVE_REGION, frame),
+        };
+        let offset = first * FRAME_BYTES as u32 + offset;
+        self.ring.set_desc(self.head, Desc { flags, region, length, offset });
+        self.head = self.head.wrapping_add(1);
+    }
+
+    /// Appends a frame of several buffers.
+    #[inline(never)]
+    fn push_chain(&mut self, cx: &mut Context<'_>, mut mbuf: Mbuf) -> Result<(), Mbuf> {
+        let (buffers, size) = (mbuf.buffers(cx.memory), usize::from(self.ring.size()));
+        if usize::from(self.in_flight()) + buffers > size {
+            self.look(cx.pool);
+            if buffers > size {
+                // It would wait for ever.
+                cx.drops.tx_failed += 1;
+                cx.pool.put_frame(cx.memory, mbuf);
+                return Ok(());
+            }
+            if usize::from(self.in_flight()) + buffers > size {
+                return Err(mbuf);
+            }
+        }
+        while let Some(rest) = mbuf.detach(cx.memory) {
+            self.append(cx.memory, core::mem::replace(&mut mbuf, rest), DESC_NEXT);
+        }
+        self.append(cx.memory, mbuf, 0);
+        Ok(())
+    }
+
     /// Reads how far the server is.
     fn look(&mut self, pool: &mut Pool) {
         let tail = self.ring.tail();
@@ -209,17 +254,10 @@ impl TxRing for ClientTx {
                 return Err(mbuf);
             }
         }
-        let (offset, length) = (mbuf.offset() as u32, mbuf.len() as u32);
-        let frame = mbuf.into_frame();
-        self.frames[self.ring.slot(self.head)] = frame;
-        // A frame that was received may go out again.
-        let (region, first) = match frame.checked_sub(cx.memory.tx_frames().start) {
-            Some(number) => (HEADERS_REGION, number),
-            None => (RECEIVE_REGION, frame),
-        };
-        let offset = first * FRAME_BYTES as u32 + offset;
-        self.ring.set_desc(self.head, Desc { flags: 0, region, length, offset });
-        self.head = self.head.wrapping_add(1);
+        if mbuf.continues() {
+            return self.push_chain(cx, mbuf);
+        }
+        self.append(cx.memory, mbuf, 0);
         Ok(())
     }
 

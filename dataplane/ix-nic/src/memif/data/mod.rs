@@ -3,9 +3,9 @@ mod client;
 #[cfg(test)]
 mod hostile_tests;
 mod nic;
+mod partial;
 mod server;
 
-pub(super) use client::BUFFER_BYTES;
 pub(crate) use nic::MemifNic;
 
 use super::page::{Direction, Receiver, Sender, Taken};

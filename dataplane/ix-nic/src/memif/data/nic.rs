@@ -125,7 +125,7 @@ fn poll<R: RxRing>(
 ) {
     let (before, n) = (out.len(), rings.len());
     for i in 0..n {
-        let left = max - (out.len() - before);
+        let left = max.saturating_sub(out.len() - before);
         if left == 0 {
             break;
         }
@@ -147,7 +147,7 @@ fn send<T: TxRing>(
     while let Some(mbuf) = packets.pop_front() {
         if mbuf.len() == 0 {
             cx.drops.tx_failed += 1;
-            cx.pool.put(mbuf);
+            cx.pool.put_frame(cx.memory, mbuf);
             continue;
         }
         let ring = several.map_or(0, |sender| sender.queue_of(mbuf.bytes(cx.memory)));
@@ -156,7 +156,7 @@ fn send<T: TxRing>(
             // Other queues must not wait for a full one: the packet is lost, as in a network card.
             Err(mbuf) if several.is_some() => {
                 cx.drops.tx_failed += 1;
-                cx.pool.put(mbuf);
+                cx.pool.put_frame(cx.memory, mbuf);
             }
             Err(mbuf) => {
                 packets.push_front(mbuf);
@@ -164,7 +164,7 @@ fn send<T: TxRing>(
                     && let Some(mbuf) = packets.pop_back()
                 {
                     cx.drops.tx_failed += 1;
-                    cx.pool.put(mbuf);
+                    cx.pool.put_frame(cx.memory, mbuf);
                 }
                 return;
             }
@@ -233,7 +233,7 @@ impl Nic for MemifNic {
     ) {
         let Some(link) = &mut self.link else {
             self.drops.tx_failed += packets.len() as u64;
-            return packets.drain(..).for_each(|mbuf| tx_pool.put(mbuf));
+            return packets.drain(..).for_each(|mbuf| tx_pool.put_frame(memory, mbuf));
         };
         if let Some(sender) = &mut link.sender {
             sender.begin();

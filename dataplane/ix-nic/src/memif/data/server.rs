@@ -1,6 +1,7 @@
 //! The server's rings: the buffers are the client's, in memory that the client can change at any
 //! time. Each descriptor is read once and checked; packets are copied in both directions.
 use super::super::ring::{DESC_NEXT, Desc, Ring};
+use super::partial::{FRAME_BYTES_MAX, Partial};
 use super::{Context, RxRing, TxRing};
 use crate::RxPacket;
 use ix_mem::{HEADROOM_BYTES, Mbuf, Pool, ROOM_BYTES, prefetch_read, prefetch_write};
@@ -9,7 +10,7 @@ use ix_sys::Mapping;
 /// Number of descriptors that are prefetched before copying.
 const LOOK_AHEAD: usize = 64;
 /// Most buffers for one sent frame. A client with smaller buffers gets no such frame.
-const CHAIN_MAX: u16 = 8;
+const CHAIN_MAX: u16 = 16;
 
 /// A checked buffer of the client.
 #[derive(Clone, Copy)]
@@ -31,9 +32,7 @@ pub struct ServerRx {
     ring: Ring,
     next: u16,
     /// The beginning of a frame whose other buffers were not read yet.
-    partial: Option<Mbuf>,
-    /// The rest of a dropped frame must still be skipped.
-    skipping: bool,
+    partial: Partial,
     /// The client claims to have appended more than there is room for.
     lies: bool,
 }
@@ -44,7 +43,7 @@ unsafe impl Send for ServerRx {}
 impl ServerRx {
     /// Takes packets from the ring's current tail on.
     pub fn new(ring: Ring) -> ServerRx {
-        ServerRx { next: ring.tail(), ring, partial: None, skipping: false, lies: false }
+        ServerRx { next: ring.tail(), ring, partial: Partial::default(), lies: false }
     }
 
     fn appended(&self) -> Option<u16> {
@@ -52,16 +51,8 @@ impl ServerRx {
         (n <= self.ring.size()).then_some(n)
     }
 
-    /// Drops the frame that this buffer belongs to.
-    fn drop_frame(&mut self, cx: &mut Context<'_>, more: bool) {
-        cx.drops.rx_invalid += u64::from(!self.skipping);
-        if let Some(mbuf) = self.partial.take() {
-            cx.pool.put(mbuf);
-        }
-        self.skipping = more;
-    }
-
     /// Takes one buffer. False if no frame is free for it.
+    #[inline]
     fn take(
         &mut self,
         buffer: Option<Buffer>,
@@ -70,32 +61,72 @@ impl ServerRx {
         out: &mut Vec<RxPacket>,
     ) -> bool {
         let more = flags & DESC_NEXT != 0;
-        let Some(buffer) = buffer.filter(|_| !self.skipping) else {
-            self.drop_frame(cx, more);
-            return true;
-        };
-        let mut mbuf = match self.partial.take() {
-            Some(mbuf) => mbuf,
-            None => {
-                let Some(mut mbuf) = cx.pool.take() else { return false };
-                mbuf.set_range(HEADROOM_BYTES, 0);
-                mbuf
-            }
-        };
-        let have = mbuf.len();
-        if buffer.bytes > ROOM_BYTES - have || (have + buffer.bytes == 0 && !more) {
-            self.partial = Some(mbuf);
-            self.drop_frame(cx, more);
-            return true;
+        if more || self.partial.is_any() {
+            return self.take_part(buffer, more, cx, out);
         }
-        mbuf.set_range(HEADROOM_BYTES, have + buffer.bytes);
-        copy_out(buffer, &mut mbuf.bytes_mut(cx.memory)[have..]);
-        if more {
-            self.partial = Some(mbuf);
-        } else {
-            out.push(RxPacket { mbuf, more: false });
+        let is_valid = |buffer: &Buffer| (1..=ROOM_BYTES).contains(&buffer.bytes);
+        let Some(buffer) = buffer.filter(is_valid) else {
+            return self.take_part(buffer, more, cx, out);
+        };
+        let Some(mut mbuf) = cx.pool.take() else { return false };
+        mbuf.set_range(HEADROOM_BYTES, buffer.bytes);
+        copy_out(buffer, mbuf.bytes_mut(cx.memory));
+        out.push(RxPacket { mbuf, more: false });
+        true
+    }
+
+    /// Takes one buffer of several of a frame, or one that is longer than ours.
+    #[inline(never)]
+    fn take_part(
+        &mut self,
+        buffer: Option<Buffer>,
+        more: bool,
+        cx: &mut Context<'_>,
+        out: &mut Vec<RxPacket>,
+    ) -> bool {
+        let (before, whole) = (self.partial.bytes(), buffer.map_or(0, |buffer| buffer.bytes));
+        let is_valid = buffer.is_some() && before + whole <= FRAME_BYTES_MAX;
+        let is_end = !more && before + whole == 0;
+        let Some(mut left) = buffer.filter(|_| is_valid && !is_end && !self.partial.is_lost())
+        else {
+            self.partial.lose(more, cx);
+            return true;
+        };
+        // All of it or nothing: what was copied is not read again.
+        if left.bytes.div_ceil(ROOM_BYTES) > cx.pool.free() {
+            return false;
+        }
+        while left.bytes > 0 {
+            let mut mbuf = match self.partial.pop() {
+                Some(last) if last.len() < ROOM_BYTES => last,
+                last => {
+                    self.partial.extend(last);
+                    let Some(mut new) = cx.pool.take() else { return false };
+                    new.set_range(HEADROOM_BYTES, 0);
+                    new
+                }
+            };
+            let have = mbuf.len();
+            let (now, later) = left.split_at(ROOM_BYTES - have);
+            mbuf.set_range(HEADROOM_BYTES, have + now.bytes);
+            copy_out(now, &mut mbuf.bytes_mut(cx.memory)[have..]);
+            self.partial.extend(Some(mbuf));
+            left = later;
+        }
+        match more {
+            true => self.partial.goes_on(),
+            false => self.partial.finish(out),
         }
         true
+    }
+}
+
+impl Buffer {
+    /// Its first `bytes` bytes, or all, and the rest.
+    fn split_at(self, bytes: usize) -> (Buffer, Buffer) {
+        let bytes = bytes.min(self.bytes);
+        let rest = Buffer { at: self.at.wrapping_add(bytes), bytes: self.bytes - bytes };
+        (Buffer { bytes, ..self }, rest)
     }
 }
 
@@ -143,13 +174,11 @@ impl RxRing for ServerRx {
     }
 
     fn held(&self) -> usize {
-        usize::from(self.partial.is_some())
+        self.partial.held()
     }
 
     fn close(&mut self, pool: &mut Pool) {
-        if let Some(mbuf) = self.partial.take() {
-            pool.put(mbuf);
-        }
+        self.partial.close(pool);
     }
 }
 
@@ -199,27 +228,40 @@ impl ServerTx {
 
     /// Copies a frame into as many buffers as it needs, from `next` on. Returns where the next
     /// frame begins, or `None` if there are not enough buffers now.
-    fn fill(&mut self, frame: &[u8], regions: &[Mapping]) -> Option<Filled> {
-        let (mut rest, mut index) = (frame, self.next);
+    fn fill<'a>(
+        &mut self,
+        mut pieces: impl Iterator<Item = &'a [u8]>,
+        regions: &[Mapping],
+    ) -> Option<Filled> {
+        let mut rest = pieces.next().unwrap_or(&[]);
+        let mut index = self.next;
         loop {
             if self.offered(index) == 0 {
                 return None;
             }
             let desc = self.ring.desc(index);
             let Some(buffer) = buffer(desc, regions) else { return Some(Filled::Never) };
-            let n = rest.len().min(buffer.bytes);
-            let (now, later) = rest.split_at(n);
-            copy_in(now, buffer);
-            let flags = if later.is_empty() { 0 } else { DESC_NEXT };
-            self.ring.set_desc_length(index, Desc { flags, length: n as u32, ..desc });
+            let (mut filled, mut left) = (0, buffer);
+            loop {
+                let n = rest.len().min(left.bytes);
+                let (now, later) = rest.split_at(n);
+                copy_in(now, left);
+                (filled, rest, left) = (filled + n, later, left.split_at(n).1);
+                if !rest.is_empty() {
+                    break;
+                }
+                let Some(next) = pieces.next() else { break };
+                rest = next;
+            }
+            let flags = if rest.is_empty() { 0 } else { DESC_NEXT };
+            self.ring.set_desc_length(index, Desc { flags, length: filled as u32, ..desc });
             index = index.wrapping_add(1);
-            if later.is_empty() {
+            if rest.is_empty() {
                 return Some(Filled::Until(index));
             }
             if index.wrapping_sub(self.next) >= CHAIN_MAX {
                 return Some(Filled::Never);
             }
-            rest = later;
         }
     }
 }
@@ -234,7 +276,11 @@ enum Filled {
 impl TxRing for ServerTx {
     #[inline]
     fn push(&mut self, cx: &mut Context<'_>, mbuf: Mbuf) -> Result<(), Mbuf> {
-        match self.fill(mbuf.bytes(cx.memory), cx.regions) {
+        let filled = match mbuf.continues() {
+            false => self.fill(std::iter::once(mbuf.bytes(cx.memory)), cx.regions),
+            true => self.fill(mbuf.pieces(cx.memory), cx.regions),
+        };
+        match filled {
             Some(Filled::Until(index)) => self.next = index,
             None => return Err(mbuf),
             Some(Filled::Never) => {
@@ -246,7 +292,7 @@ impl TxRing for ServerTx {
             }
         }
         self.prefetch(self.next.wrapping_add(2), cx.regions);
-        cx.pool.put(mbuf);
+        cx.pool.put_frame(cx.memory, mbuf);
         Ok(())
     }
 
