@@ -33,6 +33,11 @@ pub(crate) const RCV_BUF_UNIT_BYTES: u32 = 64;
 /// The largest buffer holds at most this many times as many full segments as the first one.
 const FACTOR_MAX: u32 = 8;
 
+/// Bytes of a frame that a device receives into one buffer.
+const RCV_BUFFER_BYTES: u32 = 1792;
+/// Ethernet, IPv4 and TCP with a timestamp.
+const HEADERS_BYTES_USUAL: u32 = 66;
+
 /// Parameters of TCP. Times are in microseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -173,6 +178,20 @@ impl Config {
         self.mss + HEADER_BYTES - header_bytes_to(remote)
     }
 
+    /// Bytes of each receive buffer that segments of full size fill, on average.
+    #[inline]
+    pub fn rcv_buffer_bytes(&self) -> u32 {
+        let mss = u32::from(self.mss);
+        if mss + HEADERS_BYTES_USUAL <= RCV_BUFFER_BYTES { mss } else { self.of_long_segments() }
+    }
+
+    /// The same where a segment fills several.
+    #[inline(never)]
+    fn of_long_segments(&self) -> u32 {
+        let mss = u32::from(self.mss);
+        mss / (mss + HEADERS_BYTES_USUAL).div_ceil(RCV_BUFFER_BYTES)
+    }
+
     /// Shift of our window: the smallest that can offer the whole receive buffer when it is largest
     /// (RFC 7323 section 2.3: at most 14).
     pub fn window_shift(&self) -> u8 {
@@ -189,19 +208,19 @@ impl Config {
     /// The size of the receive buffer with which a flow begins.
     #[inline]
     pub(crate) fn rcv_buf_first(&self) -> u32 {
-        self.rcv_buf_bytes.min(self.rcv_share.saturating_mul(u32::from(self.mss)))
+        self.rcv_buf_bytes.min(self.rcv_share.saturating_mul(self.rcv_buffer_bytes()))
     }
 
     /// The window of a SYN-ACK with a cookie. Nothing is remembered of it, so it is always the
     /// same.
     pub(crate) fn cookie_window(&self) -> u16 {
-        let by_buffers = self.rcv_buffers_max.saturating_mul(u32::from(self.mss));
+        let by_buffers = self.rcv_buffers_max.saturating_mul(self.rcv_buffer_bytes());
         self.rcv_buf_bytes.min(by_buffers).min(u32::from(u16::MAX)) as u16
     }
 
     /// The largest receive buffer of a connection.
     pub(crate) fn rcv_buf_most(&self) -> u32 {
-        let by_buffers = self.rcv_buffers_max.saturating_mul(FACTOR_MAX * u32::from(self.mss));
+        let by_buffers = self.rcv_buffers_max.saturating_mul(FACTOR_MAX * self.rcv_buffer_bytes());
         let by_units = u32::from(u16::MAX) * RCV_BUF_UNIT_BYTES;
         self.rcv_buf_max_bytes.min(by_buffers).min(by_units)
     }

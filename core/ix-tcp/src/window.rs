@@ -86,7 +86,7 @@ impl<B: RxBuf> Tcb<B> {
         let bytes = bytes.saturating_sub(self.rcv_held_bytes);
         let buffers = buffers.saturating_sub(u32::from(self.rcv_held_bufs));
         // What the shift cuts off is no reason to offer less than a segment.
-        let in_each = u32::from(cfg.mss) + (1 << self.rcv_shift) - 1;
+        let in_each = cfg.rcv_buffer_bytes() + (1 << self.rcv_shift) - 1;
         bytes.min(buffers.saturating_mul(in_each))
     }
 
@@ -107,12 +107,8 @@ impl<B: RxBuf> Tcb<B> {
     /// section 3.8.6.2.2).
     #[inline]
     fn rcv_step(&self, cfg: &Config) -> u32 {
-        let buf = match self.rcv_buf {
-            // A share is at least two segments.
-            0 => cfg.rcv_buf_bytes,
-            _ => self.rcv_buf_bytes(cfg),
-        };
-        (buf / 2).min(u32::from(cfg.mss))
+        // A share may be less than two segments where they are long.
+        (self.rcv_buf_bytes(cfg) / 2).min(u32::from(cfg.mss))
     }
 
     /// The application has made room, and the peer may be waiting for it: send a window update.

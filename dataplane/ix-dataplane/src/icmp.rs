@@ -5,7 +5,7 @@ use crate::receive::HEAD_BYTES_V6;
 use crate::receive::batch::Work;
 use crate::verdict::Verdict;
 use ix_abi::CallError;
-use ix_mem::{HEADROOM_BYTES, Mbuf};
+use ix_mem::{HEADROOM_BYTES, Mbuf, ROOM_BYTES};
 use ix_tcp::icmp::{IcmpError, IcmpErrorKind, reply_to_echo, reply_to_long_echo};
 use ix_wire::mld::Query;
 use ix_wire::ra::Advertisement;
@@ -13,16 +13,16 @@ use ix_wire::{DropReason, FrameHeader, IcmpPacket, ethernet, frame, icmp, igmp, 
 
 /// Replies to an echo request. The caller keeps the request's frame.
 pub(crate) fn answer_echo(io: &mut Io, work: &Work, mbuf: &Mbuf, packet: &IcmpPacket) -> Verdict {
-    // The reply to a request that came in fragments needs fragments too.
+    // The reply to a request that came in fragments may need fragments too.
     let mtu = io.ports[work.port as usize].info.mtu;
-    if packet.payload.range().end > mtu + ethernet::HEADER_BYTES {
+    if packet.payload.range().end > (mtu + ethernet::HEADER_BYTES).min(ROOM_BYTES) {
         return answer_long_echo(io, work, mbuf, packet, core::iter::empty());
     }
     let Some(mut reply) = io.take_tx_frame(work.port) else {
         return Err(LocalDrop::NoTxFrame.into());
     };
     let request = mbuf.bytes(&io.cx.shared.memory);
-    reply.set_range(HEADROOM_BYTES, request.len().min(ix_mem::ROOM_BYTES));
+    reply.set_range(HEADROOM_BYTES, request.len().min(ROOM_BYTES));
     let bytes = reply.bytes_mut(&io.cx.shared.memory);
     bytes.copy_from_slice(&request[..bytes.len()]);
     match reply_to_echo(bytes, packet) {
@@ -35,8 +35,8 @@ pub(crate) fn answer_echo(io: &mut Io, work: &Work, mbuf: &Mbuf, packet: &IcmpPa
     Ok(())
 }
 
-/// Replies to an echo request that is longer than a packet, in fragments. `tails`: its other
-/// buffers.
+/// Replies to an echo request that is longer than a buffer, in fragments if it is longer than a
+/// packet. `tails`: its other buffers.
 #[cold]
 pub(crate) fn answer_long_echo<'a>(
     io: &mut Io,
@@ -58,23 +58,25 @@ pub(crate) fn answer_long_echo<'a>(
     let protocol = if is_v6 { ipv6::PROTOCOL_ICMP } else { ipv4::PROTOCOL_ICMP };
     let ident = io.idents.next(header.src, header.dst, protocol);
     let header = FrameHeader { ident: if is_v6 { 0 } else { ident & 0xffff }, ..header };
-    let headers_bytes =
-        frame::headers_bytes_to(header.dst) + if is_v6 { ipv6::FRAGMENT_BYTES } else { 0 };
-    let mtu = io.ports[work.port as usize].info.mtu;
-    let each = ((mtu + ethernet::HEADER_BYTES).min(ix_mem::ROOM_BYTES) - headers_bytes) & !7;
+    let room = io.ports[work.port as usize].info.mtu + ethernet::HEADER_BYTES;
+    let plain_bytes = frame::headers_bytes_to(header.dst);
+    let is_cut = plain_bytes + message.len() > room;
+    let headers_bytes = plain_bytes + if is_v6 && is_cut { ipv6::FRAGMENT_BYTES } else { 0 };
+    let each = if is_cut { (room - headers_bytes) & !7 } else { message.len() };
     for (number, part) in message.chunks(each).enumerate() {
-        let Some(mut mbuf) = io.take_tx_frame(work.port) else {
+        let Some(mut mbuf) = io.take_tx_frames(work.port, headers_bytes + part.len()) else {
             return Err(LocalDrop::NoTxFrame.into());
         };
         let offset = number * each;
         let place = (offset, offset + part.len() < message.len());
-        mbuf.set_range(HEADROOM_BYTES, headers_bytes + part.len());
         let bytes = mbuf.bytes_mut(&shared.memory);
         let at = match is_v6 {
+            // RFC 8021.
+            true if !is_cut => header.emit(bytes, protocol, part.len()),
             true => header.emit_fragment_v6(bytes, protocol, part.len(), place, ident),
             false => header.emit_fragment(bytes, protocol, part.len(), place),
         };
-        bytes[at..].copy_from_slice(part);
+        mbuf.write_at(&shared.memory, at, part);
         io.ports[work.port as usize].queue.push_back(mbuf);
     }
     Ok(())

@@ -6,7 +6,7 @@ use crate::neighbors::Neighbors;
 use crate::observe::metrics::{LocalDrop, ThreadMetrics};
 use crate::ports::Port;
 use crate::shared::{Shared, key_of};
-use ix_mem::{HEADROOM_BYTES, Mbuf, Pool};
+use ix_mem::{HEADROOM_BYTES, Mbuf, Pool, ROOM_BYTES};
 use ix_nic::Nic;
 use ix_tcp::ack_limit::ChallengeLimit;
 use ix_tcp::arp::Resolution;
@@ -93,6 +93,21 @@ impl Io {
         self.neighbors.wait_for(&mut self.cx, &mut self.ports, ends, port, mbuf);
     }
 
+    /// Sends a built packet, or stores it until its next hop is known.
+    #[inline]
+    pub(crate) fn send_or_wait(
+        &mut self,
+        ends: (&FlowTuple, Asker),
+        port: u8,
+        hop: &Resolution,
+        mbuf: Mbuf,
+    ) {
+        match hop {
+            Resolution::Known(_) => self.ports[usize::from(port)].queue.push_back(mbuf),
+            _ => self.wait_for_neighbor(ends, port, mbuf),
+        }
+    }
+
     /// Whether a flow with data in flight may send more by a device. Some frames always stay free
     /// for others, so that few flows with large windows do not keep them from sending (as small
     /// queues do on Linux).
@@ -114,6 +129,18 @@ impl Io {
             }
         }
         self.cx.tx_pool.take()
+    }
+
+    /// The same for a packet of `len` bytes, which are all in use, in several buffers if need be.
+    pub(crate) fn take_tx_frames(&mut self, port: u8, len: usize) -> Option<Mbuf> {
+        let mut first = self.take_tx_frame(port)?;
+        first.set_range(HEADROOM_BYTES, len.min(ROOM_BYTES));
+        let Context { tx_pool, shared, .. } = &mut self.cx;
+        if len > ROOM_BYTES && !tx_pool.extend(&shared.memory, &mut first, len - ROOM_BYTES) {
+            tx_pool.put(first);
+            return None;
+        }
+        Some(first)
     }
 
     /// Sends a segment that belongs to no flow to the sender of the packet that caused it.

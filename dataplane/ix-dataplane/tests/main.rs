@@ -4,6 +4,7 @@ mod backlog;
 mod devices;
 mod ends;
 mod hostile_calls;
+mod jumbo;
 mod long_frames;
 mod outgoing;
 mod peer;

@@ -383,9 +383,9 @@ impl Nic for SimNic {
         let queue = &mut self.device.state().queues[self.queue];
         while queue.tx.len() < options.ring && queue.on_wire() < options.wire {
             let Some(mbuf) = packets.pop_front() else { break };
-            queue.tx.push_back(mbuf.bytes(memory).to_vec());
+            queue.tx.push_back(mbuf.pieces(memory).collect::<Vec<_>>().concat());
             queue.handed += 1;
-            tx_pool.put(mbuf);
+            tx_pool.put_frame(memory, mbuf);
         }
     }
 

@@ -286,6 +286,21 @@ fn a_black_hole_is_found_and_measured() {
     assert!(total(&outcomes, "tcp.pmtu_raised") > 10);
 }
 
+/// Segments of several buffers under every fault, on hosts that move flow groups and have little
+/// memory, and whose packets are of different lengths.
+#[test]
+fn long_segments_survive_every_fault() {
+    for (scenario, seeds) in [(Scenario::Bulk, 5000..5012), (Scenario::All, 5100..5112)] {
+        for seed in seeds {
+            let mut plan = Plan::new(seed, scenario, &Options::default());
+            for (number, host) in plan.hosts.iter_mut().enumerate() {
+                host.tcp.mss = [8960, 8960, 1460, 4000, 1800][(seed as usize + number) % 5];
+            }
+            well(seed, plan);
+        }
+    }
+}
+
 /// Sequence numbers go over the top in the middle of transfers.
 #[test]
 fn sequence_numbers_wrap() {

@@ -12,8 +12,8 @@ use crate::observe::metrics::{LocalDrop, Stage};
 use crate::raw::Claimed;
 use crate::receive::batch::{Origin, Work};
 use crate::receive::fragments::{self, WholeFrame};
-use crate::receive::hears_routers;
 use crate::receive::pressure::{Pressure, Supply, rx_supply};
+use crate::receive::{Receive, hears_routers};
 use crate::tcp::TcpContext;
 use crate::udp;
 use crate::verdict::{Dropped, Verdict};
@@ -230,8 +230,8 @@ impl ElasticThread {
         self.receive.work.pop();
         let is_fragment =
             matches!(reason, Dropped::Packet(DropReason::IpFragment | DropReason::Ip6Fragment));
-        if tails == 0 && is_fragment {
-            return self.take_fragment(origin, mbuf);
+        if is_fragment {
+            return self.take_fragment(origin, mbuf, tails);
         }
         let mut reason = reason;
         let is_other = matches!(reason, Dropped::Packet(DropReason::IpUnknownProtocol));
@@ -252,24 +252,32 @@ impl ElasticThread {
     /// Processes a fragment: stores it, or hands it to the thread that stores the datagram's
     /// fragments. A complete datagram takes its place in the batch.
     #[cold]
-    fn take_fragment(&mut self, origin: Origin, mbuf: Mbuf) {
+    fn take_fragment(&mut self, origin: Origin, mbuf: Mbuf, tails: usize) {
         let port = &self.io.ports[usize::from(origin.port)];
-        let read = match fragments::read(&self.io.cx, port, &mbuf) {
+        let total_len = self.receive.batch.last_tails(tails).fold(mbuf.len(), |n, t| n + t.len());
+        let read = match fragments::read(&self.io.cx, port, &mbuf, total_len) {
             Ok(read) => read,
-            Err(reason) => return self.claim_or_drop(origin.port, mbuf, 0, reason),
+            Err(reason) => return self.claim_or_drop(origin.port, mbuf, tails, reason),
         };
         if !self.migrations.is_home(read.group) {
             let way = self.way(read.group, origin.from);
             if way != Way::Here {
-                return self.send_on(way, read.group, origin, RxPacket { mbuf, more: false });
+                return self.send_all_on(way, read.group, origin, mbuf, tails);
             }
         }
-        match self.receive.under_way.take(&mut self.io.cx, origin.port, &read, mbuf) {
+        let Receive { under_way, batch, .. } = &mut self.receive;
+        let pieces = (mbuf, batch.last_tails(tails));
+        let taken = under_way.take(&mut self.io.cx, origin.port, &read, pieces);
+        if taken.is_ok() {
+            let pool = &mut self.io.cx.rx_pool;
+            batch.take_last_tails(tails).for_each(|tail| pool.put(tail));
+        }
+        match taken {
             Ok(None) => {}
             // Whichever threads its fragments came from, no receive filter has checked the datagram
             // yet.
             Ok(Some(whole)) => self.sort_whole(origin, whole),
-            Err((reason, mbuf)) => self.claim_or_drop(origin.port, mbuf, 0, reason),
+            Err((reason, mbuf)) => self.claim_or_drop(origin.port, mbuf, tails, reason),
         }
     }
 
@@ -306,6 +314,11 @@ impl ElasticThread {
             return self.receive.mbufs.push(mbuf);
         }
         self.receive.work.pop();
+        self.send_all_on(way, group, origin, mbuf, tails);
+    }
+
+    /// Sends on or holds a packet, whose last `tails` mbufs are the last of the batch.
+    fn send_all_on(&mut self, way: Way, group: usize, origin: Origin, mbuf: Mbuf, tails: usize) {
         let rest: Vec<Mbuf> = self.receive.batch.take_last_tails(tails).collect();
         self.send_on(way, group, origin, RxPacket { mbuf, more: tails > 0 });
         for (at, mbuf) in rest.into_iter().enumerate() {

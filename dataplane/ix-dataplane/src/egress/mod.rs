@@ -55,7 +55,7 @@ impl Egress {
 #[cold]
 fn sniff(cx: &Context, ports: &[Port], sniffer: &mut Sniffer) {
     for (index, port) in ports.iter().enumerate() {
-        let frames = port.queue.iter().map(|mbuf| mbuf.bytes(&cx.shared.memory));
+        let frames = port.queue.iter().map(|mbuf| mbuf.pieces(&cx.shared.memory));
         let group_of = |tuple: &_| port.group_of(cx.shared.flow_hash.hash(tuple), tuple);
         sniffer.leaving(index, frames, cx.now_us, group_of);
     }

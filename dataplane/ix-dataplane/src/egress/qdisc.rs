@@ -46,11 +46,17 @@ impl Checks {
     }
 
     /// Accepts a packet that has passed the filters; returns it if it is lost.
-    fn admit(&mut self, port: u8, mbuf: Mbuf, flow: Option<u64>, now_ns: u64) -> Result<(), Mbuf> {
+    fn admit(
+        &mut self,
+        port: u8,
+        (mbuf, bytes): (Mbuf, usize),
+        flow: Option<u64>,
+        now_ns: u64,
+    ) -> Result<(), Mbuf> {
         let (Some(pacer), Some(flow)) = (&mut self.pacer, flow) else {
             return self.wait(port, mbuf);
         };
-        match pacer.offer(flow, mbuf.len(), now_ns, (port, mbuf)) {
+        match pacer.offer(flow, bytes, now_ns, (port, mbuf)) {
             Offered::Leaves((port, mbuf)) => self.wait(port, mbuf),
             Offered::Waits => Ok(()),
             Offered::Lost((_, mbuf)) => Err(mbuf),
@@ -181,14 +187,15 @@ impl Checks {
                 let (verdict, flow) = (self.judge(frame, port.info.mac), self.flow(frame));
                 let lost = match verdict {
                     Ok(()) => {
-                        let admitted = self.admit(index as u8, mbuf, flow, now_ns);
+                        let bytes = mbuf.frame_len(&cx.shared.memory);
+                        let admitted = self.admit(index as u8, (mbuf, bytes), flow, now_ns);
                         admitted.err().map(|mbuf| (LocalDrop::TxRate, mbuf))
                     }
                     Err(reason) => Some((reason, mbuf)),
                 };
                 if let Some((reason, mbuf)) = lost {
                     cx.metrics.drop_local(reason);
-                    cx.tx_pool.put(mbuf);
+                    cx.tx_pool.put_frame(&cx.shared.memory, mbuf);
                 }
             }
         }
@@ -198,7 +205,7 @@ impl Checks {
                 if !shaper.passes(now_ns) {
                     break;
                 }
-                shaper.charge(now_ns, mbuf.len());
+                shaper.charge(now_ns, mbuf.frame_len(&cx.shared.memory));
             }
             let port = usize::from(*port);
             if let Some((_, mbuf)) = self.waiting.pop_front() {

@@ -4,7 +4,7 @@ use crate::config::Config;
 use crate::cycle::ElasticThread;
 use crate::observe::metrics::{ControlPage, Snapshot};
 use crate::test_rig::{TestRig, TestThread, device};
-use ix_mem::{HEADROOM_BYTES, Sizes};
+use ix_mem::Sizes;
 use ix_rig::{Arrays, SimDevice};
 use ix_wire::{Checksum, FrameHeader, IpAddr, Seq, TcpFlags, TcpHeader, TcpOptions, ipv4};
 use std::sync::Arc;
@@ -68,9 +68,11 @@ fn segment(bytes: usize, src_port: u16, change: impl Fn(&mut [u8])) -> Vec<u8> {
 impl Host {
     /// Queues a built packet.
     fn queue(&mut self, frame: &[u8]) -> bool {
-        let Some(mut mbuf) = self.thread.io.cx.tx_pool.take() else { return false };
-        mbuf.set_range(HEADROOM_BYTES, frame.len());
-        mbuf.bytes_mut(&self.thread.shared.memory).copy_from_slice(frame);
+        let memory = &self.thread.shared.memory;
+        let Some(mut mbuf) = self.thread.io.cx.tx_pool.take_frame(memory, frame.len()) else {
+            return false;
+        };
+        mbuf.write_at(memory, 0, frame);
         self.thread.io.ports[0].queue.push_back(mbuf);
         true
     }
@@ -87,7 +89,12 @@ impl Host {
     /// Always has something to send for `us`, with a turn every `step_us`. Returns the bytes sent
     /// and the gaps between packets, µs.
     fn flood(&mut self, from_us: u64, us: u64, step_us: u64) -> (u64, Vec<u64>) {
-        let frame = segment(FULL, 80, |_| {});
+        self.flood_with(FULL, from_us, us, step_us)
+    }
+
+    /// The same with packets of this length.
+    fn flood_with(&mut self, len: usize, from_us: u64, us: u64, step_us: u64) -> (u64, Vec<u64>) {
+        let frame = segment(len, 80, |_| {});
         let (mut bytes, mut gaps, mut last) = (0, Vec::new(), None);
         let mut now_us = from_us;
         while now_us < from_us + us {
@@ -165,6 +172,22 @@ fn a_limit_holds_within_two_percent_over_a_second() {
 
 /// Of two threads one has a rate of its own. The other has its part of the vNIC's rate, or no rules
 /// at all.
+/// All buffers of a packet count, and all of a lost one come back.
+#[test]
+fn packets_of_several_buffers_count_as_long_as_they_are() {
+    for (rules, bits) in [("rate tx 100Mbit", 1e8), ("rate flow 100Mbit", 1e8)] {
+        let mut host = host(rules);
+        let (bytes, _) = host.flood_with(9014, 0, 1_000_000, 5);
+        let rate = bytes as f64 * 8.0;
+        assert!((rate / bits - 1.0).abs() < 0.02, "{rules}: {rate}");
+    }
+    let mut host = host("tx tcp service 10.0.0.2:81");
+    assert!(host.queue(&segment(9014, 80, |_| {})));
+    host.thread.turn(1);
+    assert_eq!((host.drops("tx_foreign_port"), host.sent()), (1, 0));
+    assert_eq!(host.thread.io.cx.tx_pool.in_use(), 0);
+}
+
 #[test]
 fn a_queue_has_its_own_rate_within_its_part() {
     for (rules, wanted) in [

@@ -8,7 +8,7 @@ use crate::egress::qdisc::Qdisc;
 use crate::io::Io;
 use crate::observe::capture::Subject;
 use crate::observe::metrics::LocalDrop;
-use ix_mem::{HEADROOM_BYTES, Mbuf};
+use ix_mem::Mbuf;
 use ix_proto::GroupSet;
 use ix_proto::capture::Protocol;
 use ix_tcp::Asker;
@@ -36,8 +36,9 @@ pub(crate) fn take(groups: &GroupSet, io: &mut Io, qdisc: &mut Qdisc) -> Vec<Uns
     };
     let mut unsent = Vec::new();
     let mut copy = |hop, (port, mbuf): (u8, Mbuf)| {
-        unsent.push(Unsent { port, hop, frame: mbuf.bytes(&shared.memory).into() });
-        cx.tx_pool.put(mbuf);
+        let frame = mbuf.pieces(&shared.memory).collect::<Vec<_>>().concat();
+        unsent.push(Unsent { port, hop, frame: frame.into() });
+        cx.tx_pool.put_frame(&shared.memory, mbuf);
     };
     qdisc.take_waiting(leaves).into_iter().for_each(|one| copy(None, one));
     neighbors.take_waiting(leaves).into_iter().for_each(|(hop, one)| copy(Some(hop), one));
@@ -48,12 +49,11 @@ pub(crate) fn take(groups: &GroupSet, io: &mut Io, qdisc: &mut Qdisc) -> Vec<Uns
 pub(crate) fn send(io: &mut Io, unsent: Vec<Unsent>) {
     let Io { cx, ports, neighbors, .. } = io;
     for Unsent { port, hop, frame } in unsent {
-        let Some(mut mbuf) = cx.tx_pool.take() else {
+        let Some(mut mbuf) = cx.tx_pool.take_frame(&cx.shared.memory, frame.len()) else {
             cx.metrics.drop_local(LocalDrop::NoTxFrame);
             continue;
         };
-        mbuf.set_range(HEADROOM_BYTES, frame.len());
-        mbuf.bytes_mut(&cx.shared.memory).copy_from_slice(&frame);
+        mbuf.write_at(&cx.shared.memory, 0, &frame);
         match hop {
             Some(hop) => neighbors.wait_for_hop(cx, ports, (hop, Asker::Own), (port, mbuf)),
             None => ports[usize::from(port)].queue.push_back(mbuf),

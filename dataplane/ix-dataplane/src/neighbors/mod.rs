@@ -281,7 +281,7 @@ impl Neighbors {
 /// Drops a packet that has no next hop.
 fn give_up(cx: &mut Context, mbuf: Mbuf) {
     cx.metrics.drop_local(LocalDrop::ArpPending);
-    cx.tx_pool.put(mbuf);
+    cx.tx_pool.put_frame(&cx.shared.memory, mbuf);
 }
 
 fn send_to(cx: &Context, ports: &mut [Port], mac: MacAddr, port: u8, mut mbuf: Mbuf) {

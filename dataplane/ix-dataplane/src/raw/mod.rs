@@ -454,7 +454,7 @@ fn is_shared(port: &Port) -> bool {
     matches!(port.info.kind, NicKind::Afxdp(_))
 }
 
-/// Length of the longest frame that a device can send.
+/// Length of the longest frame that a queue sends by a device: what one buffer holds.
 fn frame_bytes_max(port: &Port) -> usize {
     (port.info.mtu + ethernet::HEADER_BYTES).min(ROOM_BYTES)
 }

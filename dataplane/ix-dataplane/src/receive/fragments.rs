@@ -75,14 +75,20 @@ pub(crate) struct Read {
     pub group: usize,
 }
 
-/// Reads the headers from a copy, because the sender may still be able to change the frame.
+/// Reads the headers from a copy, because the sender may still be able to change the frame. It has
+/// `total_len` bytes, in this buffer and others.
 #[cold]
-pub(crate) fn read(cx: &Context, port: &Port, mbuf: &Mbuf) -> Result<Read, Dropped> {
+pub(crate) fn read(
+    cx: &Context,
+    port: &Port,
+    mbuf: &Mbuf,
+    total_len: usize,
+) -> Result<Read, Dropped> {
     let frame = mbuf.bytes(&cx.shared.memory);
     let mut head = [0; HEAD_BYTES_V6];
     let len = frame.len().min(HEAD_BYTES_V6);
     head[..len].copy_from_slice(&frame[..len]);
-    let fragment = ix_wire::parse_fragment(&head[..len], frame.len())?;
+    let fragment = ix_wire::parse_fragment(&head[..len], total_len)?;
     let Fragment { ip, protocol, ident, .. } = &fragment;
     if ip.eth_dst != port.info.mac && !is_group_mac(&ip.eth_dst) {
         return Err(DropReason::EthNotForUs.into());
@@ -97,15 +103,15 @@ pub(crate) fn read(cx: &Context, port: &Port, mbuf: &Mbuf) -> Result<Read, Dropp
 }
 
 impl UnderWay {
-    /// Stores a fragment. Returns the frame of the datagram if it is complete now, or the fragment
-    /// if it is refused.
+    /// Stores a fragment, from its first buffer and the `tails`, which stay the caller's. Returns
+    /// the frame of the datagram if it is complete now, or the first buffer if it is refused.
     #[cold]
-    pub fn take(
+    pub fn take<'a>(
         &mut self,
         cx: &mut Context,
         port: u8,
         read: &Read,
-        mbuf: Mbuf,
+        (mbuf, tails): (Mbuf, impl Iterator<Item = &'a Mbuf>),
     ) -> Result<Option<WholeFrame>, (Dropped, Mbuf)> {
         let Read { head, fragment, .. } = read;
         let under = self.0.get_or_insert_with(|| {
@@ -121,7 +127,10 @@ impl UnderWay {
         let done = match placed {
             Ok(into) => match make_room(into, fragment, following, most, &mut cx.rx_pool) {
                 true => {
-                    copy_into(&cx.shared.memory, head, fragment, &mbuf, into);
+                    let memory = &cx.shared.memory;
+                    let tails = tails.map(|tail| tail.bytes(memory));
+                    let pieces = core::iter::once(mbuf.bytes(memory)).chain(tails);
+                    copy_into(memory, head, fragment, pieces, into);
                     fragments.take_whole(fragment, |buf| freed.push(buf))
                 }
                 false => {
@@ -239,27 +248,33 @@ fn bad_fragment(is_v6: bool) -> DropReason {
 }
 
 /// Copies a fragment's payload to its place, and a first fragment's headers in front of it.
-fn copy_into(
+fn copy_into<'a>(
     memory: &ix_mem::PacketMemory,
     head: &Head,
     fragment: &Fragment,
-    from: &Mbuf,
+    pieces: impl Iterator<Item = &'a [u8]>,
     into: &mut Frames,
 ) {
-    let mut from = fragment.payload.of(from.bytes(memory));
+    let (mut skip, mut left) = (usize::from(fragment.payload.start), fragment.payload.len.into());
     // Counted from the front of the first frame.
     let mut at = PAYLOAD_AT + usize::from(fragment.offset);
-    while !from.is_empty() {
-        let frame = match at / FRAME_BYTES {
-            0 => Some(&mut into.first),
-            number => into.following.get_mut(number - 1),
-        };
-        let Some(frame) = frame else { break };
-        frame.set_range(0, FRAME_BYTES);
-        let place = &mut frame.bytes_mut(memory)[at % FRAME_BYTES..];
-        let (part, rest) = from.split_at(from.len().min(place.len()));
-        place[..part.len()].copy_from_slice(part);
-        (from, at) = (rest, at + part.len());
+    for piece in pieces {
+        let mut from = piece.get(skip..).unwrap_or(&[]);
+        skip = skip.saturating_sub(piece.len());
+        from = &from[..from.len().min(left)];
+        left -= from.len();
+        while !from.is_empty() {
+            let frame = match at / FRAME_BYTES {
+                0 => Some(&mut into.first),
+                number => into.following.get_mut(number - 1),
+            };
+            let Some(frame) = frame else { break };
+            frame.set_range(0, FRAME_BYTES);
+            let place = &mut frame.bytes_mut(memory)[at % FRAME_BYTES..];
+            let (part, rest) = from.split_at(from.len().min(place.len()));
+            place[..part.len()].copy_from_slice(part);
+            (from, at) = (rest, at + part.len());
+        }
     }
     if fragment.offset == 0 {
         into.first.set_range(0, FRAME_BYTES);

@@ -141,7 +141,7 @@ pub(crate) fn further_bytes(cx: &Context, ports: &[Port], own: u32) -> u64 {
     let frames = free.saturating_sub(reserved + (owned - reserved) / 4) as u64;
     let others = cx.promises.bytes() - u64::from(own);
     let tcp = &cx.shared.config.tcp;
-    let first = u32::from(first_share(owned, flows)) * u32::from(tcp.mss);
+    let first = u32::from(first_share(owned, flows)) * tcp.rcv_buffer_bytes();
     let taken = others + u64::from(tcp.rcv_buf_bytes.min(first));
     (frames * u64::from(FURTHER_BUFFER_BYTES)).saturating_sub(taken) / 2
 }

@@ -23,13 +23,9 @@ pub(crate) enum End {
     Abort,
 }
 
-/// Largest payload over IPv4 that fits, with all headers, into one frame behind the headroom. Over
-/// IPv6 a payload is shorter by as much as the header is longer.
-const MSS_IN_FRAME: usize = ix_mem::ROOM_BYTES - ix_wire::frame::HEADERS_BYTES_MAX_V4;
-
 /// The MSS of devices that take packets of at most so many bytes.
 pub(crate) fn mss_of(mtu: usize) -> u16 {
-    let mss = mtu.saturating_sub(usize::from(ix_tcp::HEADER_BYTES)).min(MSS_IN_FRAME);
+    let mss = mtu.min(ix_nic::MTU_MAX).saturating_sub(usize::from(ix_tcp::HEADER_BYTES));
     (mss as u16).max(ix_tcp::MSS_MIN)
 }
 

@@ -7,7 +7,7 @@ use crate::io::Io;
 use crate::observe::metrics::LocalDrop;
 use crate::receive::pressure::further_bytes;
 use ix_abi::{CallError, Event, IcmpMessage, RxData, SentNews};
-use ix_mem::{HEADROOM_BYTES, PacketMemory};
+use ix_mem::{HEADROOM_BYTES, Mbuf, PacketMemory, ROOM_BYTES};
 use ix_tcp::icmp::IcmpError;
 use ix_tcp::{DeadReason, Output, SegmentOut, TcpCounter, TcpEvent};
 use ix_wire::frame::{self, USUAL_HEADERS_BYTES, USUAL_HEADERS_BYTES_V6};
@@ -86,7 +86,17 @@ impl Output<Payload> for FlowOutput<'_> {
             None => other_headers_bytes(tuple, seg, is_v6),
         };
         let payload_len = seg.payload_len as usize;
-        mbuf.set_range(HEADROOM_BYTES, headers_len + payload_len);
+        let in_first = payload_len.min(ROOM_BYTES - headers_len);
+        mbuf.set_range(HEADROOM_BYTES, headers_len + in_first);
+        let mut sum = Checksum::new();
+        if in_first < payload_len {
+            let at = (seg.payload_offset + in_first as u32, payload_len - in_first);
+            if !fill_tails(&mut io.cx, socket, &mut mbuf, at, &mut sum) {
+                io.cx.metrics.drop_local(LocalDrop::NoTxFrame);
+                io.cx.tx_pool.put_frame(&io.cx.shared.memory, mbuf);
+                return false;
+            }
+        }
         let (ttl, tos) = (socket.ttl, socket.tos | seg.ecn);
         let ident = if is_v6 {
             io.cx.shared.flow_label(socket.hash)
@@ -99,10 +109,9 @@ impl Output<Payload> for FlowOutput<'_> {
             || FrameHeader { ttl, tos, ident, ..io.frame_header(socket.port, socket.mac, tuple) };
         let memory = &io.cx.shared.memory;
         let (headers, payload) = mbuf.bytes_mut(memory).split_at_mut(headers_len);
-        let mut sum = Checksum::new();
-        if payload_len > 0 && !copy_payload(socket, memory, seg.payload_offset, payload, &mut sum) {
+        if in_first > 0 && !copy_payload(socket, memory, seg.payload_offset, payload, &mut sum) {
             debug_assert!(false, "a segment outside the send queue");
-            io.cx.tx_pool.put(mbuf);
+            io.cx.tx_pool.put_frame(memory, mbuf);
             return false;
         }
         match (usual, headers.first_chunk_mut::<USUAL_HEADERS_BYTES>()) {
@@ -244,6 +253,30 @@ fn copy_payload(
     sum.add_bytes(small);
     payload.copy_from_slice(small);
     copied
+}
+
+/// Puts buffers with the rest of a long payload, which has this place in the send queue and this
+/// length, behind the first one of its frame, and adds it to `sum`. Before it come as many bytes as
+/// pairs are, so that it may be summed up first. False if there are too few buffers.
+#[inline(never)]
+fn fill_tails(
+    cx: &mut Context,
+    socket: &TcpSocket,
+    mbuf: &mut Mbuf,
+    (mut offset, len): (u32, usize),
+    sum: &mut Checksum,
+) -> bool {
+    let memory = &cx.shared.memory;
+    if !cx.tx_pool.extend(memory, mbuf, len) {
+        return false;
+    }
+    for tail in mbuf.tails_mut(memory) {
+        let copied = socket.sendq.copy_to(memory, offset, tail);
+        debug_assert!(copied, "a segment outside the send queue");
+        sum.add_bytes(tail);
+        offset += tail.len() as u32;
+    }
+    true
 }
 
 /// Announces received data, which is already in `held`.

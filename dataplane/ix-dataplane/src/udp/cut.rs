@@ -1,8 +1,10 @@
-//! Datagrams that may be sent in fragments (RFC 791 section 3.2, RFC 8200 section 4.5). Off the
-//! common path, because a socket must ask for it.
+//! Datagrams that may be sent in fragments (RFC 791 section 3.2, RFC 8200 section 4.5), or in
+//! several buffers. Off the common path, because a socket must ask for the one, and a device have
+//! long frames for the other.
+use crate::context::Context;
 use crate::io::Io;
 use ix_abi::{CallError, SG_MAX, SgArray, SgEntry};
-use ix_mem::{HEADROOM_BYTES, Mbuf, ROOM_BYTES};
+use ix_mem::Mbuf;
 use ix_wire::{Checksum, FrameHeader, ethernet, frame, ipv4, ipv6, udp};
 
 /// Longest payload of a datagram over IPv4.
@@ -12,7 +14,7 @@ const PAYLOAD_BYTES_MAX_V6: u64 = 65_527;
 
 /// A datagram to send.
 pub(crate) struct Parts {
-    /// One frame, or the frames of its fragments in order.
+    /// One frame, or the frames of its fragments in order; each may be a chain of buffers.
     pub mbufs: Vec<Mbuf>,
     /// Bytes of its payload.
     pub len: usize,
@@ -24,8 +26,9 @@ struct Pieces {
     next: usize,
 }
 
-/// Builds a datagram, over IPv4 without DF, in fragments if it is longer than `mtu`; all have this
-/// identification. After an error no frame is left.
+/// Builds a datagram for packets of at most `mtu` bytes. If it `may_be_cut` it is, over IPv4,
+/// without DF, and in fragments if it is longer, all with this identification; else it is refused
+/// then. After an error no frame is left.
 #[cold]
 pub(crate) fn cut(
     io: &mut Io,
@@ -33,7 +36,7 @@ pub(crate) fn cut(
     (header, ident): (&FrameHeader, u32),
     ports: (u16, u16),
     sg: SgArray,
-    mtu: usize,
+    (mtu, may_be_cut): (usize, bool),
 ) -> Result<Parts, CallError> {
     let is_v6 = header.dst.is_v6();
     let len_max = if is_v6 { PAYLOAD_BYTES_MAX_V6 } else { PAYLOAD_BYTES_MAX };
@@ -53,17 +56,21 @@ pub(crate) fn cut(
     }
     let (len, whole) = (len as usize, len as usize + udp::HEADER_BYTES);
     let headers_bytes = frame::headers_bytes_to(header.dst);
-    let room = (mtu + ethernet::HEADER_BYTES).min(ROOM_BYTES) - headers_bytes;
+    let room = mtu + ethernet::HEADER_BYTES - headers_bytes;
+    if whole > room && !may_be_cut {
+        return Err(CallError::TooLong);
+    }
     let each = match is_v6 {
         _ if whole <= room => whole,
         true => (room - ipv6::FRAGMENT_BYTES) & !7,
         false => room & !7,
     };
     let mut mbufs = Vec::with_capacity(whole.div_ceil(each));
-    let header = Header { frame: *header, ident, is_cut: whole > room };
+    let header = Header { frame: *header, ident, may_be_cut, is_cut: whole > room };
     let built = fill(io, device, &header, ports, (len, each), &mut pieces, &mut mbufs);
     if let Err(code) = built {
-        mbufs.into_iter().for_each(|mbuf| io.cx.tx_pool.put(mbuf));
+        let Context { tx_pool, shared, .. } = &mut io.cx;
+        mbufs.into_iter().for_each(|mbuf| tx_pool.put_frame(&shared.memory, mbuf));
         return Err(code);
     }
     Ok(Parts { mbufs, len })
@@ -82,15 +89,20 @@ fn fill(
     let mut sum = Checksum::new();
     for offset in (0..whole).step_by(each) {
         let part = each.min(whole - offset);
-        let mut mbuf = io.take_tx_frame(device).ok_or(CallError::NoResource)?;
-        mbuf.set_range(HEADROOM_BYTES, header.len() + part);
+        let bytes_of_it = header.len() + part;
+        let mut mbuf = io.take_tx_frames(device, bytes_of_it).ok_or(CallError::NoResource)?;
         let bytes = mbuf.bytes_mut(&io.cx.shared.memory);
         let place = (offset, offset + part < whole);
         let at = header.emit(bytes, part, place);
         // The first one has the UDP header, which is written when all bytes are summed up.
         let at = if offset == 0 { at + udp::HEADER_BYTES } else { at };
-        let taken = pieces.take(&io.cx.shared.memory, &mut bytes[at..]);
+        let memory = &io.cx.shared.memory;
+        let mut taken = pieces.take(memory, &mut bytes[at..]);
         sum.add_bytes(&bytes[at..]);
+        for tail in mbuf.tails_mut(memory) {
+            taken = taken && pieces.take(memory, tail);
+            sum.add_bytes(tail);
+        }
         mbufs.push(mbuf);
         if !taken {
             return Err(CallError::Fault);
@@ -106,6 +118,7 @@ fn fill(
 struct Header {
     frame: FrameHeader,
     ident: u32,
+    may_be_cut: bool,
     /// The datagram needs more than one frame.
     is_cut: bool,
 }
@@ -127,6 +140,7 @@ impl Header {
                 header.emit_fragment_v6(bytes, protocol, part, place, self.ident)
             }
             true => header.emit(bytes, protocol, part),
+            false if !self.may_be_cut => header.emit(bytes, protocol, part),
             false => header.emit_fragment(bytes, protocol, part, place),
         }
     }

@@ -364,19 +364,13 @@ fn send_datagram(
         // RFC 8200 section 5: no link of IPv6 takes less.
         let mtu_min = if tuple.remote.is_v6() { ipv6::MTU_MIN } else { 0 };
         let mtu = mtu.min(socket.fragment_bytes.max(mtu_min).into());
-        let known = matches!(resolution, Resolution::Known(_));
         let ident = io.idents.next(tuple.local, tuple.remote, ipv4::PROTOCOL_UDP);
         if !tuple.remote.is_v6() {
             header.ident = ident & 0xffff;
         }
         let ports = (tuple.local_port, tuple.remote_port);
-        let Parts { mbufs, len } = cut::cut(io, port, (&header, ident), ports, sg, mtu)?;
-        for mbuf in mbufs {
-            match known {
-                true => io.ports[port as usize].queue.push_back(mbuf),
-                false => io.wait_for_neighbor(to, port, mbuf),
-            }
-        }
+        let Parts { mbufs, len } = cut::cut(io, port, (&header, ident), ports, sg, (mtu, true))?;
+        mbufs.into_iter().for_each(|mbuf| io.send_or_wait(to, port, &resolution, mbuf));
         return Ok(len);
     }
     let headers_bytes = frame::headers_bytes_to(tuple.remote) + udp::HEADER_BYTES;
@@ -386,6 +380,14 @@ fn send_datagram(
     let (headers, payload) = mbuf.bytes_mut(&io.cx.shared.memory).split_at_mut(headers_bytes);
     let len = match io.cx.shared.gather(io.cx.shift, sg, payload) {
         Ok(len) => len,
+        // In several buffers.
+        Err(CallError::TooLong) if mtu + ethernet::HEADER_BYTES > ix_mem::ROOM_BYTES => {
+            io.cx.tx_pool.put(mbuf);
+            let (ports, mtu) = ((tuple.local_port, tuple.remote_port), (mtu, false));
+            let Parts { mbufs, len } = cut::cut(io, port, (&header, 0), ports, sg, mtu)?;
+            mbufs.into_iter().for_each(|mbuf| io.send_or_wait(to, port, &resolution, mbuf));
+            return Ok(len);
+        }
         Err(code) => {
             io.cx.tx_pool.put(mbuf);
             return Err(code);
@@ -394,11 +396,7 @@ fn send_datagram(
     let sum = Checksum::of(&payload[..len]);
     header.emit_udp(headers, tuple.local_port, tuple.remote_port, len, sum);
     mbuf.truncate(headers_bytes + len);
-    if matches!(resolution, Resolution::Known(_)) {
-        io.ports[port as usize].queue.push_back(mbuf);
-    } else {
-        io.wait_for_neighbor(to, port, mbuf);
-    }
+    io.send_or_wait(to, port, &resolution, mbuf);
     Ok(len)
 }
 

@@ -62,20 +62,21 @@ impl Sniffer {
         self.judge(staged.subject, mark);
     }
 
-    /// To be called before the devices are given these frames of a port's queue.
+    /// To be called before the devices are given these frames of a port's queue, each as its
+    /// pieces.
     pub fn leaving<'a>(
         &mut self,
         port: usize,
-        frames: impl Iterator<Item = &'a [u8]>,
+        frames: impl Iterator<Item = impl Iterator<Item = &'a [u8]> + Clone>,
         now_us: u64,
         group_of: impl Fn(&FlowTuple) -> usize,
     ) {
-        for frame in frames.skip(self.captured[port]) {
-            let subject = Subject::of(frame, true);
-            self.ring.stage(self.wanted.snaplen, std::iter::once(frame));
+        for pieces in frames.skip(self.captured[port]) {
+            let subject = Subject::of(pieces.clone().next().unwrap_or(&[]), true);
+            self.ring.stage(self.wanted.snaplen, pieces.clone());
             let mark = Mark {
                 time_us: now_us,
-                len: frame.len() as u32,
+                len: pieces.map(<[u8]>::len).sum::<usize>() as u32,
                 port: port as u8,
                 sent: true,
                 group: subject.tuple().map(|tuple| group_of(&tuple) as u8),
