@@ -180,6 +180,9 @@ pub struct BenchArgs {
     /// Batch bounds, for benchmarks that use them: `1,64`
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub batch: Vec<usize>,
+    /// Largest IP packets of the link, bytes, for bulk: `1500,9000`
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = mtu)]
+    pub mtu: Vec<u32>,
     /// Only points whose names contain one of these, or that have this name, for benchmarks whose
     /// points have names (loss): `80ms,replies`
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
@@ -209,6 +212,12 @@ pub struct BenchArgs {
 fn processes(text: &str) -> Result<usize, String> {
     let number = text.parse().ok().filter(|n| (1..=16).contains(n));
     number.ok_or_else(|| "not a number of processes from 1 to 16".to_owned())
+}
+
+/// Parses an MTU that every device takes.
+fn mtu(text: &str) -> Result<u32, String> {
+    let number = text.parse().ok().filter(|n| (1280..=9216).contains(n));
+    number.ok_or_else(|| "not a number of bytes from 1280 to 9216".to_owned())
 }
 
 /// Flags of `ix bench rates`.

@@ -69,6 +69,8 @@ pub struct Point {
     pub client: Vec<String>,
     /// Checksum and segmentation offloads of Linux's ends of the link.
     pub offloads: bool,
+    /// Largest IP packet of the link, if the point names one.
+    pub mtu: Option<u32>,
     /// What it measures.
     pub figures: Figures,
     /// Servers that it is for.
@@ -144,6 +146,7 @@ fn echo_point(connections: usize, size: u64) -> Point {
         server: Serve::echo(std::slice::from_ref(&bytes)),
         client: texts(["--size", &bytes, "--connections", &count]),
         offloads: true,
+        mtu: None,
         figures: Figures::Messages,
         on: On::All,
         setup_seconds: 0.0,
@@ -340,14 +343,24 @@ fn udp_point(size: u64, depth: usize, server: Option<&str>) -> Point {
 fn bulk(args: &BenchArgs) -> Vec<Point> {
     let usual = if args.quick { 64 << 20 } else { 1 << 30 };
     let bytes = or(&args.size, &[usual]);
+    let mtus: Vec<Option<u32>> = match args.mtu.is_empty() {
+        true => vec![None],
+        false => args.mtu.iter().copied().map(Some).collect(),
+    };
     let variants = [("send", false), ("recv", false), ("send", true), ("recv", true)];
+    let ways = mtus.into_iter().flat_map(|mtu| variants.map(|(way, loads)| (way, loads, mtu)));
+    let ways: Vec<_> = ways.collect();
     let points = bytes.iter().flat_map(|&bytes| {
-        variants.map(|(direction, offloads)| Point {
+        ways.iter().map(move |&(direction, offloads, mtu)| Point {
             size: bytes,
-            also: vec![
+            also: [
                 ("direction", json!(direction)),
                 ("offloads", json!(if offloads { "on" } else { "off" })),
-            ],
+            ]
+            .into_iter()
+            .chain(mtu.map(|mtu| ("mtu", json!(mtu))))
+            .collect(),
+            mtu,
             server: Serve::echo(&["bulk".to_owned()]),
             client: texts(["--bulk", direction, "--bytes", &bytes.to_string()]),
             offloads,

@@ -201,11 +201,12 @@ fn measure_setup(
     // A server full of TIME-WAIT would refuse the next client's connections.
     let ends = |point: &Point| point.also.iter().any(|(key, _)| *key == "close");
     let same = |(a, _): &(&Point, Row), (b, _): &(&Point, Row)| {
-        a.server == b.server && a.offloads == b.offloads && !ends(a)
+        a.server == b.server && (a.offloads, a.mtu) == (b.offloads, b.mtu) && !ends(a)
     };
     for group in rows.chunk_by_mut(same) {
         let first = group[0].0;
         lab.set_offloads(first.offloads)?;
+        first.mtu.map_or(Ok(()), |mtu| lab.set_mtu(mtu))?;
         let mut server = lab.start(setup.server, &first.server)?;
         note_mode(&server, notes);
         for (point, row) in group {

@@ -19,7 +19,7 @@ use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
 
 pub use load::Load;
@@ -118,6 +118,8 @@ pub struct Lab {
     control: PathBuf,
     /// Last value of [`Lab::set_offloads`]: each server makes a new tap.
     offloads: AtomicBool,
+    /// Last value of [`Lab::set_mtu`]; 0: none.
+    mtu: AtomicU32,
     v6: bool,
 }
 
@@ -194,6 +196,7 @@ impl Lab {
             ix,
             control,
             offloads: AtomicBool::new(true),
+            mtu: AtomicU32::new(0),
             v6: false,
         })
     }
@@ -266,6 +269,14 @@ impl Lab {
 
     /// The device of IX's server or client.
     fn nic(&self, server: bool) -> String {
+        let nic = self.nic_of(server);
+        match self.mtu.load(Ordering::Relaxed) {
+            0 => nic,
+            mtu => format!("{nic},mtu={mtu}"),
+        }
+    }
+
+    fn nic_of(&self, server: bool) -> String {
         match (self.device, server) {
             (Device::Memif, true) => format!("memif:{},role=server", self.memif().display()),
             (Device::Memif, false) => format!("memif:{},role=client", self.memif().display()),
@@ -335,6 +346,15 @@ impl Lab {
             .set_offloads(SERVER_LINK, on)
             .and_then(|()| self.client.set_offloads(CLIENT_LINK, on))
             .map_err(|e| Problem::new("cannot switch the offloads of the link", e))
+    }
+
+    /// From now on packets on the link have at most so many bytes.
+    pub fn set_mtu(&self, mtu: u32) -> Result<()> {
+        self.mtu.store(mtu, Ordering::Relaxed);
+        self.server
+            .set_mtu(SERVER_LINK, mtu)
+            .and_then(|()| self.client.set_mtu(CLIENT_LINK, mtu))
+            .map_err(|e| Problem::new("cannot set the MTU of the link", e))
     }
 
     /// Gives the pair this many queues in each direction: each thread of a server needs one.

@@ -17,6 +17,7 @@ mod host_address;
 mod hostile;
 mod http;
 mod ipv6;
+mod jumbo;
 mod kills;
 mod kv;
 mod lacking;

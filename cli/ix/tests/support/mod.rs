@@ -74,6 +74,8 @@ pub struct TestNet {
     pub server: Namespace,
     nic: Nic,
     queues: usize,
+    /// Largest IP packet, if it is not the usual one.
+    mtu: Option<u32>,
     folder: Folder,
     turn: Turn,
 }
@@ -123,7 +125,8 @@ impl TestNet {
         client.add_address("ixc0", CLIENT, PREFIX).expect("an address");
         let bridge = Bridge::start(&middle, ["ixms0", "ixmc0"], ways, 1).expect("a bridge");
         let folder = Folder::new();
-        Some((TestNet { client, server, nic: Nic::Afxdp, queues: 1, folder, turn }, bridge))
+        let (nic, queues, mtu) = (Nic::Afxdp, 1, None);
+        Some((TestNet { client, server, nic, queues, mtu, folder, turn }, bridge))
     }
 
     /// What is left of a test that was alone leaves room for another.
@@ -142,7 +145,17 @@ impl TestNet {
             client.set_up("ixc0", true).expect("up");
             server.wait_running("ixs0", PATIENCE).expect("carrier");
         }
-        Some(TestNet { client, server, nic, queues, folder: Folder::new(), turn })
+        let (folder, mtu) = (Folder::new(), None);
+        Some(TestNet { client, server, nic, queues, mtu, folder, turn })
+    }
+
+    /// The same with packets of up to so many bytes, before a dataplane runs.
+    pub fn with_mtu(self, mtu: u32) -> TestNet {
+        if self.nic == Nic::Afxdp {
+            self.server.set_mtu("ixs0", mtu).expect("an MTU");
+            self.client.set_mtu("ixc0", mtu).expect("an MTU");
+        }
+        TestNet { mtu: Some(mtu), ..self }
     }
 
     /// The interface at the Linux end.
@@ -333,9 +346,10 @@ impl TestNet {
     fn config_of(&self, kind: &str, link: &str, address: Ipv4Addr, gateway: Ipv4Addr) -> String {
         format!(
             "host_addr = \"{address}/{PREFIX}\"\ngateway_addr = \"{gateway}\"\ncpu = {:?}\n\
-             devices = [\"{kind}:{link},queues={}\"]\n[tcp]\ntime_wait_us = {TIME_WAIT_US}\n",
+             devices = [\"{kind}:{link},queues={}{}\"]\n[tcp]\ntime_wait_us = {TIME_WAIT_US}\n",
             self.cpus(),
             self.queues,
+            self.mtu.map_or(String::new(), |mtu| format!(",mtu={mtu}")),
         )
     }
 
