@@ -88,12 +88,13 @@ impl Output<Payload> for FlowOutput<'_> {
         let payload_len = seg.payload_len as usize;
         let in_first = payload_len.min(ROOM_BYTES - headers_len);
         mbuf.set_range(HEADROOM_BYTES, headers_len + in_first);
-        let mut sum = Checksum::new();
+        let mut rest = None;
         if in_first < payload_len {
             let at = (seg.payload_offset + in_first as u32, payload_len - in_first);
-            if !fill_tails(&mut io.cx, socket, &mut mbuf, at, &mut sum) {
+            rest = fill_tails(&mut io.cx, socket, &mut mbuf, at);
+            if rest.is_none() {
                 io.cx.metrics.drop_local(LocalDrop::NoTxFrame);
-                io.cx.tx_pool.put_frame(&io.cx.shared.memory, mbuf);
+                io.cx.tx_pool.put(mbuf);
                 return false;
             }
         }
@@ -109,10 +110,14 @@ impl Output<Payload> for FlowOutput<'_> {
             || FrameHeader { ttl, tos, ident, ..io.frame_header(socket.port, socket.mac, tuple) };
         let memory = &io.cx.shared.memory;
         let (headers, payload) = mbuf.bytes_mut(memory).split_at_mut(headers_len);
+        let mut sum = Checksum::new();
         if in_first > 0 && !copy_payload(socket, memory, seg.payload_offset, payload, &mut sum) {
             debug_assert!(false, "a segment outside the send queue");
             io.cx.tx_pool.put_frame(memory, mbuf);
             return false;
+        }
+        if let Some(rest) = rest {
+            sum.append(rest);
         }
         match (usual, headers.first_chunk_mut::<USUAL_HEADERS_BYTES>()) {
             (Some(timestamp), Some(headers)) => {
@@ -256,27 +261,26 @@ fn copy_payload(
 }
 
 /// Puts buffers with the rest of a long payload, which has this place in the send queue and this
-/// length, behind the first one of its frame, and adds it to `sum`. Before it come as many bytes as
-/// pairs are, so that it may be summed up first. False if there are too few buffers.
+/// length, behind the first one of its frame. Returns its sum; `None` if there are too few buffers.
 #[inline(never)]
 fn fill_tails(
     cx: &mut Context,
     socket: &TcpSocket,
     mbuf: &mut Mbuf,
     (mut offset, len): (u32, usize),
-    sum: &mut Checksum,
-) -> bool {
+) -> Option<Checksum> {
     let memory = &cx.shared.memory;
     if !cx.tx_pool.extend(memory, mbuf, len) {
-        return false;
+        return None;
     }
+    let mut sum = Checksum::new();
     for tail in mbuf.tails_mut(memory) {
         let copied = socket.sendq.copy_to(memory, offset, tail);
         debug_assert!(copied, "a segment outside the send queue");
         sum.add_bytes(tail);
         offset += tail.len() as u32;
     }
-    true
+    Some(sum)
 }
 
 /// Announces received data, which is already in `held`.
