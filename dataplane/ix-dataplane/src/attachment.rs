@@ -20,8 +20,10 @@ const _: () = assert!(ATTACHMENTS_MAX <= u64::BITS as usize);
 
 /// A packet, or a part of one, that waits for a process.
 pub struct Kept {
-    /// The device that has received it.
+    /// The device that has received it, or would have.
     pub port: u8,
+    /// This thread has sent it to an own address.
+    pub looped: bool,
     /// The flow group of its connection or datagram.
     pub group: Option<u8>,
     /// The packet.

@@ -4,9 +4,11 @@ use crate::observe::metrics::ThreadMetrics;
 use crate::promises::Promises;
 use crate::shared::Shared;
 use crate::shared::learnt::Learnt;
-use ix_mem::{LentFrames, Mbuf, Pool};
+use ix_mem::{LentFrames, Pool};
+use ix_nic::RxPacket;
 use ix_proto::crossing::AttachmentId;
 use ix_wire::{FLOW_GROUPS, IpAddr, igmp, ipv6};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// The context of one elastic thread.
@@ -39,6 +41,8 @@ pub struct Context {
     pub(crate) learnt: Learnt,
     /// The groups that sockets of this host listen to, in order.
     pub(crate) groups: Vec<IpAddr>,
+    /// Packets to our own addresses that wait to be received, each with the device it comes in on.
+    pub(crate) looped: VecDeque<(u8, RxPacket)>,
 }
 
 impl Context {
@@ -65,6 +69,7 @@ impl Context {
             promises: Promises::new(),
             learnt: Learnt::default(),
             groups: Vec::new(),
+            looped: VecDeque::new(),
         }
     }
 
@@ -133,6 +138,7 @@ impl Context {
     pub(crate) fn route(&self, remote: IpAddr) -> Option<(IpAddr, IpAddr)> {
         match &self.learnt.linux {
             Some(network) => self.learnt.route_of(network, remote),
+            None if self.is_local(remote) => Some((remote, remote)),
             None => self.shared.config.route(remote).or_else(|| self.learnt.route(remote)),
         }
     }

@@ -21,6 +21,7 @@ pub mod fuzzing;
 mod icmp;
 mod io;
 mod life;
+mod looped;
 mod migration;
 mod neighbors;
 mod observe;

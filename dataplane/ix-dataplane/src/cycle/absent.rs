@@ -273,9 +273,10 @@ impl ElasticThread {
         }
         let has_group = matches!(work.parsed, Parsed::Tcp(_) | Parsed::Udp(_));
         let (port, group) = (work.port, has_group.then_some(work.group));
+        let looped = work.from == Origin::LOOPED;
         let kept = &mut cx.attached[owner].kept;
         let mut keep = |mbuf, more| {
-            kept.push_back(Kept { port, group, packet: RxPacket { mbuf, more } });
+            kept.push_back(Kept { port, looped, group, packet: RxPacket { mbuf, more } });
         };
         keep(mbuf, work.tails > 0);
         for left in (0..work.tails).rev() {

@@ -41,6 +41,9 @@ impl ElasticThread {
         } else if self.keeps_too_many() {
             return 0;
         }
+        if !self.io.cx.looped.is_empty() {
+            self.poll_looped();
+        }
         let polled = self.poll_devices();
         if polled == 0 {
             return 0;
@@ -168,14 +171,26 @@ impl ElasticThread {
         }
     }
 
+    /// Adds packets that this thread has sent to own addresses.
+    #[cold]
+    fn poll_looped(&mut self) {
+        let mut more = false;
+        while self.receive.has_room() || more {
+            let Some((port, packet)) = self.io.cx.looped.pop_front() else { break };
+            more = packet.more;
+            self.receive.push(Origin { port, from: Origin::LOOPED }, packet);
+        }
+    }
+
     /// Adds packets that have waited for the application.
     #[cold]
     fn poll_kept(&mut self) {
         let mut more = false;
         while self.receive.has_room() || more {
-            let Some(Kept { port, packet, .. }) = self.returned.pop() else { break };
+            let Some(Kept { port, looped, packet, .. }) = self.returned.pop() else { break };
             more = packet.more;
-            self.receive.push(Origin { port, from: Origin::DEVICE }, packet);
+            let from = if looped { Origin::LOOPED } else { Origin::DEVICE };
+            self.receive.push(Origin { port, from }, packet);
         }
     }
 
@@ -211,7 +226,7 @@ impl ElasticThread {
     fn sort(&mut self, origin: Origin, mbuf: Mbuf, tails: usize, total_len: usize, is_new: bool) {
         self.receive.work.push(origin, tails);
         let Io { cx, ports, .. } = &self.io;
-        let mut found = self.receive.classify_here(cx, ports, &mbuf, total_len, is_new);
+        let mut found = self.receive.classify_here(cx, ports, &mbuf, total_len, (is_new, !is_new));
         if tails > 0 && is_new && found.is_ok() {
             found = self.receive.verify_tails(cx, ports, &mbuf).and(found);
         }
@@ -255,7 +270,8 @@ impl ElasticThread {
     fn take_fragment(&mut self, origin: Origin, mbuf: Mbuf, tails: usize) {
         let port = &self.io.ports[usize::from(origin.port)];
         let total_len = self.receive.batch.last_tails(tails).fold(mbuf.len(), |n, t| n + t.len());
-        let read = match fragments::read(&self.io.cx, port, &mbuf, total_len) {
+        let may_be_own = origin.from != Origin::DEVICE;
+        let read = match fragments::read(&self.io.cx, port, &mbuf, total_len, may_be_own) {
             Ok(read) => read,
             Err(reason) => return self.claim_or_drop(origin.port, mbuf, tails, reason),
         };
@@ -289,7 +305,8 @@ impl ElasticThread {
         tails.into_iter().for_each(|tail| self.receive.batch.push_tail(tail));
         self.receive.work.push(origin, count);
         let Io { cx, ports, .. } = &self.io;
-        let mut found = self.receive.classify(cx, ports, &mbuf, total_len);
+        let mut found =
+            self.receive.classify(cx, ports, &mbuf, total_len, origin.from != Origin::LOOPED);
         if count > 0 && found.is_ok() {
             found = self.receive.verify_tails(cx, ports, &mbuf).and(found);
         }
@@ -476,7 +493,7 @@ impl ElasticThread {
             // ICMP and ARP belong to no flow.
             group: staged.is_some_and(|staged| staged.has_flow()).then_some(work.group),
             held: work.from == Origin::REPLAY,
-            by_thread: (work.from < Origin::REPLAY).then_some(work.from),
+            by_thread: (work.from < Origin::LOOPED).then_some(work.from),
             dropped: dropped.map(Dropped::index),
         };
         self.sniffed(staged, mark);

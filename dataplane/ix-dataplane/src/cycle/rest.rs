@@ -57,6 +57,7 @@ impl ElasticThread {
     pub fn has_work(&self) -> bool {
         self.io.ports.iter().any(|port| port.nic.pending() || !port.queue.is_empty())
             || self.forwarding.has_backlog()
+            || !self.io.cx.looped.is_empty()
             || self.returned.has_packets()
             || self.io.cx.attached.is_any_to_tell()
             || self.migrations.is_busy()
@@ -87,6 +88,7 @@ impl ElasticThread {
         let unsent = self.io.ports.iter().any(|port| !port.queue.is_empty());
         let moves = self.migrations.is_busy() || self.flows.is_unsettled();
         let waits = self.forwarding.has_backlog() || moves || self.returned.has_packets();
+        let waits = waits || !self.io.cx.looped.is_empty();
         let crowd = self.is_crowd_to_move();
         if unsent || waits || crowd || self.io.cx.attached.is_any_to_tell() {
             return false;

@@ -26,6 +26,9 @@ impl Egress {
         ports: &mut [Port],
         mut sniffer: Option<&mut Sniffer>,
     ) -> usize {
+        if cx.loops() {
+            cx.take_looped(ports);
+        }
         self.qdisc.pass(cx, ports);
         if let Some(sniffer) = sniffer.as_deref_mut() {
             sniff(cx, ports, sniffer);

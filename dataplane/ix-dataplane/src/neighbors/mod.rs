@@ -92,7 +92,15 @@ impl Neighbors {
         (ends, asker): (&FlowTuple, Asker),
         port: u8,
     ) -> Resolution {
-        match cx.next_hop(port, ports.len(), (ends.local, ends.remote)) {
+        let hop = cx.next_hop(port, ports.len(), (ends.local, ends.remote));
+        if let Some(mac) = hop.and_then(|hop| self.known.get(&hop)) {
+            return Resolution::Known(*mac);
+        }
+        if cx.is_local(ends.remote) {
+            cx.begin_to_loop();
+            return Resolution::Known(ports[usize::from(port)].info.mac);
+        }
+        match hop {
             Some(hop) => self.resolve_hop(cx, ports, hop, asker),
             None => Resolution::Failed,
         }

@@ -10,7 +10,8 @@ use std::collections::VecDeque;
 pub(crate) struct Origin {
     /// The device it came in on.
     pub port: u8,
-    /// The thread that handed it over, [`Origin::DEVICE`], or [`Origin::REPLAY`].
+    /// The thread that handed it over, [`Origin::DEVICE`], [`Origin::REPLAY`] or
+    /// [`Origin::LOOPED`].
     pub from: u8,
 }
 
@@ -19,6 +20,8 @@ impl Origin {
     pub const DEVICE: u8 = u8::MAX;
     /// Held before, and released now.
     pub const REPLAY: u8 = u8::MAX - 1;
+    /// Sent by this thread to an own address.
+    pub const LOOPED: u8 = u8::MAX - 2;
 }
 
 /// A parsed packet of the batch. Its first mbuf is beside it in [`super::Receive`], so that walking

@@ -76,13 +76,15 @@ pub(crate) struct Read {
 }
 
 /// Reads the headers from a copy, because the sender may still be able to change the frame. It has
-/// `total_len` bytes, in this buffer and others.
+/// `total_len` bytes, in this buffer and others. `may_be_own`: its source may be one of our
+/// addresses.
 #[cold]
 pub(crate) fn read(
     cx: &Context,
     port: &Port,
     mbuf: &Mbuf,
     total_len: usize,
+    may_be_own: bool,
 ) -> Result<Read, Dropped> {
     let frame = mbuf.bytes(&cx.shared.memory);
     let mut head = [0; HEAD_BYTES_V6];
@@ -93,7 +95,7 @@ pub(crate) fn read(
     if ip.eth_dst != port.info.mac && !is_group_mac(&ip.eth_dst) {
         return Err(DropReason::EthNotForUs.into());
     }
-    check_destination(cx, (ip.src, ip.dst))?;
+    check_destination(cx, (ip.src, ip.dst), may_be_own)?;
     let (local, remote) = (ip.dst, ip.src);
     // Identifications of IPv4 have 16 bits; those of IPv6 may count in any of their 32.
     let local_port = (*ident ^ *ident >> 16) as u16;

@@ -165,12 +165,14 @@ impl Receive {
         ports: &[Port],
         mbuf: &Mbuf,
         total_len: usize,
+        is_new: bool,
     ) -> Result<Option<usize>, Dropped> {
-        self.classify_here(cx, ports, mbuf, total_len, true)
+        self.classify_here(cx, ports, mbuf, total_len, (is_new, true))
     }
 
     /// Parses a packet into the last element of `work` and finds its flow group; `None`: any thread
-    /// may process it.
+    /// may process it. `is_new`: no receive filter has checked it yet; `may_be_own`: its source may
+    /// be one of our addresses.
     #[inline(always)]
     pub fn classify_here(
         &mut self,
@@ -178,7 +180,7 @@ impl Receive {
         ports: &[Port],
         mbuf: &Mbuf,
         total_len: usize,
-        is_new: bool,
+        (is_new, may_be_own): (bool, bool),
     ) -> Result<Option<usize>, Dropped> {
         let Receive { work, admission, .. } = self;
         let shared = &cx.shared;
@@ -221,7 +223,7 @@ impl Receive {
             // To all hosts of the link, or to a group.
             (None, Parsed::Icmp(p)) if is_of_link(cx, p) => return Ok(None),
             (None, Parsed::Icmp(p)) => {
-                check_destination(cx, (p.ip.src, p.ip.dst))?;
+                check_destination(cx, (p.ip.src, p.ip.dst), may_be_own)?;
                 // An error belongs to the flow that it quotes; anything else is processed here.
                 let Some(error) = IcmpError::parse(bytes, p) else { return Ok(None) };
                 *hash = shared.flow_hash.hash(&error.tuple);
@@ -230,7 +232,7 @@ impl Receive {
                 return Ok(Some(found));
             }
         };
-        check_destination(cx, (tuple.remote, tuple.local))
+        check_destination(cx, (tuple.remote, tuple.local), may_be_own)
             .or_else(|reason| check_group(cx, parsed, reason))?;
         *hash = shared.flow_hash.hash(&tuple);
         let found = at.group_of(*hash, &tuple);
@@ -344,17 +346,18 @@ fn parse_front<const BYTES: usize>(
 }
 
 /// Whether a packet is for this dataplane: an own or a group Ethernet address, and an own IP
-/// address. Its source must not be an own address, because a dataplane never receives its own
-/// packets (the "LAND" attack).
+/// address. The source of what a device has received must not be an own address (the "LAND"
+/// attack): what we send to ourselves reaches no device.
 #[inline]
 pub(crate) fn check_destination(
     cx: &Context,
     (src, dst): (IpAddr, IpAddr),
+    may_be_own: bool,
 ) -> Result<(), DropReason> {
     if !cx.is_local(dst) {
         return Err(DropReason::IpNotForUs);
     }
-    if cx.is_local(src) {
+    if !may_be_own && cx.is_local(src) {
         return Err(DropReason::IpMartianSource);
     }
     Ok(())

@@ -25,7 +25,7 @@ use ix_proto::crossing::{ATTACHMENTS_MAX, AttachmentId};
 use ix_tcp::isn::{self, Key};
 use ix_wire::{FLOW_GROUPS, FlowHash, MacAddr};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 
 /// The transmit memory of one process of the program.
 pub(crate) struct Lot {
@@ -48,6 +48,8 @@ pub struct Shared {
     pub neighbors: NeighborTable,
     /// Ports of an address that is shared with Linux.
     pub(crate) claims: Claims,
+    /// Packets to our own addresses have been sent ([`crate::looped`]).
+    pub(crate) loops: AtomicBool,
     /// Which elastic thread owns each flow group.
     owners: [AtomicU16; FLOW_GROUPS],
     /// Transmit memory that the processes of the program have not allocated, for each of them.
@@ -87,6 +89,7 @@ impl Shared {
             flow_hash: FlowHash::new(config.flow_hash_key),
             neighbors: NeighborTable::new(&config, macs, now_us),
             claims: Claims::new(&config),
+            loops: AtomicBool::new(false),
             owners: std::array::from_fn(|group| AtomicU16::new(group as u16 % threads)),
             mourning: Mourning::new(wakers.len()),
             spare: Spare::new(wakers.len(), config.rx_frames),

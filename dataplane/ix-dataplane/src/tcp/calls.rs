@@ -417,7 +417,8 @@ impl Tcp {
         let devices = cx.io.ports.len();
         let device = config.device_of(local, devices);
         let by_others = device != config.device_of(by_route, devices);
-        if by_others && config.route_by(device, devices, remote).is_none() {
+        let leaves = !cx.io.cx.is_local(remote);
+        if by_others && leaves && config.route_by(device, devices, remote).is_none() {
             return Err(CallError::Unreachable);
         }
         let tuple = FlowTuple { local, remote, local_port, remote_port };
@@ -499,7 +500,10 @@ impl Tcp {
             if (0..groups.len()).all(|group| at_home(group).is_none()) {
                 return Err(CallError::NoResource);
             }
-            let fits = |port| old_at(&FlowTuple { local_port: port, ..tuple }).is_ok();
+            // Not the one that it connects to, or it would be its own peer.
+            let own = if tuple.local == tuple.remote { tuple.remote_port } else { 0 };
+            let fits =
+                |port| port != own && old_at(&FlowTuple { local_port: port, ..tuple }).is_ok();
             if let Some(outgoing) = shared.claims.outgoing() {
                 self.secrets.follow(outgoing);
             }
