@@ -1,12 +1,12 @@
-//! Connections to the dataplane's own address. Both ends are sockets of this process, or the same
-//! socket. Bytes go from one to the other without a packet, because no device returns what it
-//! sends. Each end is the other's *local peer*.
-use crate::family;
+//! Connections to the dataplane's own address within this process: of a socket with itself, or of
+//! any two where one process serves. Bytes go from one to the other without a packet. Each end is
+//! the other's *local peer*.
 use crate::mem::Gather;
 use crate::slab::Id;
 use crate::socket::{Kind, Socket};
 use crate::state::Core;
 use crate::stream::{Phase, Stream};
+use crate::{family, serving};
 use libc::{EPOLLIN, EPOLLOUT, EPOLLRDNORM, EPOLLWRNORM};
 use std::net::SocketAddr;
 
@@ -17,6 +17,25 @@ const IN: i32 = EPOLLIN | EPOLLRDNORM;
 const OUT: i32 = EPOLLOUT | EPOLLWRNORM;
 
 impl Core {
+    /// Whether a connection to this address is a pair. Behind the process wall only that of a
+    /// socket with itself is: other processes may listen, or get an end of it later.
+    pub fn is_pair_of_here(&self, id: Id, to: SocketAddr) -> bool {
+        let bound = self.sockets.get(id).and_then(|socket| socket.bound);
+        let is_itself =
+            || bound.is_some_and(|at| at.port() == to.port() && family::hears(at.ip(), to.ip()));
+        self.routes.is_ours(to.ip()) && (!serving::is_shared() || is_itself())
+    }
+
+    /// The port with a listener of this process that a connection to an address reaches.
+    fn port_at(&self, to: SocketAddr) -> Option<Id> {
+        let serves = |port: &Id| {
+            let Some(port) = self.ports.get(*port) else { return false };
+            let here = family::hears(port.at.ip(), to.ip());
+            port.at.port() == to.port() && here && !port.members.is_empty()
+        };
+        self.ports.ids().into_iter().find(serves)
+    }
+
     /// Connects a socket to an address of the dataplane: to a listener of this process, or to
     /// itself if it is bound there. On return the connection is open or dead.
     pub fn connect_here(&mut self, id: Id, to: SocketAddr) -> Result<(), i32> {
@@ -58,12 +77,7 @@ impl Core {
 
     /// Makes the other end and puts it into the accept queue of a listener at `to`.
     fn queue_here(&mut self, id: Id, to: SocketAddr, from: SocketAddr) -> Option<Id> {
-        let serves = |port: &Id| {
-            let Some(port) = self.ports.get(*port) else { return false };
-            let here = family::hears(port.at.ip(), to.ip());
-            port.at.port() == to.port() && here && !port.members.is_empty()
-        };
-        let port = self.ports.ids().into_iter().find(serves)?;
+        let port = self.port_at(to)?;
         let listener = self.choose_listener(self.home(), port)?;
         let socket = self.sockets.get_mut(listener)?;
         let (ipv6, options) = (socket.ipv6, socket.options.clone());

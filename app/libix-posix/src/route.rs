@@ -234,6 +234,9 @@ impl Routes {
 
     /// The dataplane's source address for packets to this address.
     pub fn own_towards(&self, to: IpAddr) -> Option<IpAddr> {
+        if self.is_ours(to) {
+            return Some(to);
+        }
         let on = |to: IpAddr| self.ours.iter().find(|network| network.contains(to));
         // A gateway of the link is in no network of ours.
         let first = |to: IpAddr| self.ours.iter().find(|own| own.address.is_ipv6() == to.is_ipv6());

@@ -25,8 +25,8 @@ pub const TABLE: &[Row] = &[
     ),
     (
         "connect",
-        "loopback: Linux. The dataplane's own address: a listener of the same process, or the socket itself, without a packet. A network of the dataplane: IX. A network of a Linux interface, and link-local addresses of IPv6: Linux. A network to which the configuration has a route: IX, unless a Linux interface is on a smaller one. Else IX if there is a gateway of that family. A socket of AF_INET6 also reaches IPv4 by mapped addresses",
-        "corners connecting, itself, between_threads, no_ports, families; route.rs",
+        "loopback: Linux. The dataplane's own address: whoever of the program's processes listens there, or the socket itself; without a device. A network of the dataplane: IX. A network of a Linux interface, and link-local addresses of IPv6: Linux. A network to which the configuration has a route: IX, unless a Linux interface is on a smaller one. Else IX if there is a gateway of that family. A socket of AF_INET6 also reaches IPv4 by mapped addresses",
+        "corners connecting, itself, between_threads, no_ports, families; sockets_of_several_processes_are_linuxs; route.rs",
     ),
     ("connect (AF_UNSPEC)", "UDP: no peer any more. TCP: EOPNOTSUPP", "corners datagrams"),
     (

@@ -4,7 +4,7 @@ use crate::observe::metrics::ThreadMetrics;
 use crate::promises::Promises;
 use crate::shared::Shared;
 use crate::shared::learnt::Learnt;
-use ix_mem::{LentFrames, Pool};
+use ix_mem::{LentFrames, Mbuf, Pool};
 use ix_nic::RxPacket;
 use ix_proto::crossing::AttachmentId;
 use ix_wire::{FLOW_GROUPS, IpAddr, igmp, ipv6};

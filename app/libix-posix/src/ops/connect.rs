@@ -14,11 +14,14 @@ use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::time::Instant;
 
+/// Most turns of a connection to an own address: SYN, SYN-ACK and ACK take one each.
+const NEAR_TURNS: usize = 4;
+
 /// `connect`.
 pub fn connect(fd: RawFd, to: SocketAddr) -> Outcome<()> {
     signals::reset();
     let mut core = lock();
-    let id = socket_of(&core, fd)?;
+    let id = socket_of(&mut core, fd)?;
     let Some(socket) = core.sockets.get(id) else { return Err(libc::EBADF.into()) };
     let is_undecided = matches!(socket.kind, Kind::Idle { .. } | Kind::Datagrams(_));
     let to = match socket.means(to) {
@@ -70,7 +73,7 @@ pub fn connect(fd: RawFd, to: SocketAddr) -> Outcome<()> {
                 core.datagrams_have_peer(fd, id, to);
                 return Ok(());
             }
-            if core.routes.is_ours(to.ip()) {
+            if core.is_pair_of_here(id, to) {
                 core.connect_here(id, to)?;
                 move_watches(&mut core, id);
                 needs_number_only(&mut core, fd, id);
@@ -98,11 +101,19 @@ pub fn connect(fd: RawFd, to: SocketAddr) -> Outcome<()> {
                 // Sends the SYN now, or finds that there is no port for it.
                 let elastic = core.home();
                 core = wait::instead_of_helper(core, elastic);
-                // Every elastic thread may be asked, and the first one once more.
-                for _ in 0..2 * core.elastic_count {
+                // Every elastic thread may be asked, and the first one once more. A connection to
+                // an own address is open, or refused, when the call returns, as on Linux.
+                let is_near = core.routes.is_ours(to.ip());
+                let turns = 2 * core.elastic_count + if is_near { NEAR_TURNS } else { 0 };
+                for _ in 0..turns {
                     core = wait::poll(core, elastic);
                     let stream = core.sockets.get_mut(id).and_then(Socket::stream);
-                    if stream.is_none_or(|stream| stream.phase != Phase::ToConnect) {
+                    let is_under_way = |stream: &mut Stream| match stream.phase {
+                        Phase::ToConnect => true,
+                        Phase::Connecting => is_near,
+                        _ => false,
+                    };
+                    if !stream.is_some_and(is_under_way) {
                         break;
                     }
                 }
@@ -173,7 +184,7 @@ fn failed_to_connect(socket: &mut Socket) -> i32 {
 /// `connect` with `AF_UNSPEC`: a UDP socket has no peer any more.
 pub fn disconnect(fd: RawFd) -> Outcome<()> {
     let mut core = lock();
-    let id = socket_of(&core, fd)?;
+    let id = socket_of(&mut core, fd)?;
     let Some(socket) = core.sockets.get_mut(id) else { return Err(libc::EBADF.into()) };
     match &mut socket.kind {
         Kind::Linux | Kind::Idle { .. } | Kind::Lost => Err(Instead::Linux),

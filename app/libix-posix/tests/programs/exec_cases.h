@@ -45,6 +45,13 @@ static int role(const char *what, int count, char **numbers)
         SAY(recv(fd, buffer, 100, 0));
     } else if (!strcmp(what, "names")) {
         printf("%s %s\n", getenv("LD_PRELOAD") ? "preloads" : "plain", getenv("KEPT") ?: "lost");
+    } else if (!strcmp(what, "dialer")) {
+        /* Connects to a port of the own address. */
+        struct inet at = address(getenv("OWN_IP"), fd);
+        int server = tcp();
+        SAY(connect(server, (struct sockaddr *)&at, sizeof at));
+        put(server, "dial");
+        take(server, 6);
     } else if (!strcmp(what, "receiver")) {
         receiver(fd);
     } else if (!strcmp(what, "activated")) {

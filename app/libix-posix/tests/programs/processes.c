@@ -182,6 +182,7 @@ static int refused(int port)
 static void receiver(int over);
 #include "exec_cases.h"
 #include "pass_cases.h"
+#include "near_cases.h"
 
 static const struct {
     const char *name;
