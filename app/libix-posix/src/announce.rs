@@ -156,8 +156,8 @@ fn is_tcp(fd: RawFd, whose: Whose) -> bool {
 
 /// Looks at the socket behind a descriptor.
 fn look<T>(fd: RawFd, at: impl FnOnce(&Core, &Socket) -> T) -> Option<T> {
-    let core = lock();
-    let id = socket_of(&core, fd).ok()?;
+    let mut core = lock();
+    let id = socket_of(&mut core, fd).ok()?;
     core.sockets.get(id).map(|socket| at(&core, socket))
 }
 

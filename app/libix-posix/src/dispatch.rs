@@ -159,6 +159,7 @@ impl Core {
         (stream.flow.handle, stream.flow.established) = (handle, true);
         stream.phase = Phase::Open;
         stream.was_open = true;
+        self.says_what_it_is(id);
         self.mark_dirty(id);
         self.notify(id, OUT);
     }

@@ -57,7 +57,7 @@ pub fn control(
         }
         return Err(Instead::Linux);
     };
-    let id = socket_of(&core, fd)?;
+    let id = socket_of(&mut core, fd)?;
     if core.sockets.get(id).is_some_and(|socket| matches!(socket.kind, Kind::Idle { .. })) {
         // The real set reports it until it is decided whose the socket is.
         ops::use_linux(&mut core, fd)?;

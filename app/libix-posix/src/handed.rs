@@ -44,8 +44,9 @@ impl Core {
         let is_noted = |id: &Id| {
             let socket = self.sockets.get(*id);
             socket.is_some_and(|socket| {
+                let undecided = matches!(socket.kind, Kind::Idle { stream: true, .. });
                 let kind = matches!(socket.kind, Kind::Listener(_) | Kind::Datagrams(_));
-                socket.fds > 0 && (kind || socket.named.is_some())
+                socket.fds > 0 && (kind || undecided || socket.named.is_some())
             })
         };
         let others: Vec<Id> = self.sockets.ids().into_iter().filter(is_noted).collect();
@@ -58,6 +59,7 @@ impl Core {
                 socket.named = holders::share(socket.named).or(socket.named);
                 socket.begins_file_flags();
             }
+            self.notes_undecided(id);
         }
         self.looks_soon();
         for id in all {
@@ -153,7 +155,11 @@ impl Core {
     fn look_at(&mut self, id: Id) -> Handed {
         // A program that is being executed finds a connection by its place, so that stays.
         let executing = self.executing;
+        self.sees_what_it_is(id);
         let Some(socket) = self.sockets.get_mut(id) else { return Handed::Not };
+        if matches!(socket.kind, Kind::Idle { .. }) && socket.named.is_some() && socket.fds > 0 {
+            return Handed::Looks;
+        }
         let (is_closed, passed) = (socket.fds == 0, socket.passed);
         if socket.sees_file_flags() {
             self.mark_dirty(id);
@@ -283,6 +289,7 @@ impl Core {
             return false;
         }
         let at = (token & !HANDED) as u32;
+        self.sees_what_is_at(at);
         holders::took(at);
         let is_it = |core: &mut Core, id: Id| {
             let stream = core.sockets.get_mut(id).and_then(Socket::stream);

@@ -564,18 +564,23 @@ pub fn consumed(at: u32) -> u64 {
 
 /// A connection has ended, which the other processes hear this way.
 pub fn ends(at: u32, errno: i32) {
-    if let (Some(one), Some(shared)) = (connection(at), shared()) {
+    if let Some(one) = connection(at) {
         let (said, acquire, relaxed) = (errno as u32 + 1, Ordering::AcqRel, Ordering::Relaxed);
-        if one.ended.compare_exchange(0, said, acquire, relaxed).is_err() {
-            return;
+        if one.ended.compare_exchange(0, said, acquire, relaxed).is_ok() {
+            tell_others(at);
         }
-        changed();
-        let holders = one.holders.load(Ordering::Acquire);
-        let others = shared.attachments.iter().enumerate();
-        others
-            .filter(|(place, _)| holders >> place & 1 != 0)
-            .for_each(|(_, number)| nudge(number.load(Ordering::Acquire)));
     }
+}
+
+/// There are news of a socket: all others that have it should look.
+pub fn tell_others(at: u32) {
+    let (Some(one), Some(shared)) = (connection(at), shared()) else { return };
+    changed();
+    let holders = one.holders.load(Ordering::Acquire);
+    let others = shared.attachments.iter().enumerate();
+    others
+        .filter(|(place, _)| holders >> place & 1 != 0)
+        .for_each(|(_, number)| nudge(number.load(Ordering::Acquire)));
 }
 
 /// A process takes the errno of a connection that has ended, so that no other process gets it.

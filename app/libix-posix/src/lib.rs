@@ -85,6 +85,7 @@ mod cancel;
 mod cycle;
 #[cfg(test)]
 mod cycle_tests;
+mod decided;
 mod dispatch;
 mod emit;
 mod file_flags;

@@ -88,6 +88,7 @@ fn parts(core: &mut Core, fds: &[pollfd]) -> Parts {
         match fds::get(poll.fd) {
             Entry::Socket(socket) => {
                 let Some(id) = core.sockets.id_at(socket) else { continue };
+                core.sees_what_it_is(id);
                 let Some(socket) = core.sockets.get_mut(id) else { continue };
                 let is_linux = socket.is_linux();
                 socket.is_used();

@@ -417,8 +417,12 @@ impl Core {
             }
         }
         self.handed.retain(|id| {
-            let stream = self.sockets.get_mut(*id).and_then(Socket::stream);
-            stream.is_some_and(|stream| stream.shared.is_some())
+            let socket = self.sockets.get(*id);
+            socket.is_some_and(|socket| match &socket.kind {
+                Kind::Stream(stream) => stream.shared.is_some(),
+                Kind::Idle { .. } => socket.named.is_some(),
+                _ => false,
+            })
         });
         // Until the child's own dataplane runs.
         self.open_ports_on(1);

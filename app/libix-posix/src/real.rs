@@ -122,6 +122,8 @@ next! {
     pthread_setcanceltype(kind: c_int, before: *mut c_int) -> c_int;
     fork() -> pid_t;
     _exit(status: c_int) -> c_int;
+    kill(pid: pid_t, signal: c_int) -> c_int;
+    raise(signal: c_int) -> c_int;
     sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int;
     setrlimit(resource: c_int, limit: *const libc::rlimit) -> c_int;
     prlimit(

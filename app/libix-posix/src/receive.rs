@@ -83,7 +83,7 @@ pub fn receive(
 ) -> Outcome<Received> {
     signals::reset();
     let mut core = lock();
-    let id = socket_of(&core, fd)?;
+    let id = socket_of(&mut core, fd)?;
     core.sees_file_flags(id);
     let Some(socket) = core.sockets.get_mut(id) else { return Err(libc::EBADF.into()) };
     let (ipv6, timeout) = (socket.ipv6, socket.options.receive_timeout);
@@ -402,7 +402,7 @@ fn drop_first(udp: &mut Datagrams, elastic_threads: &mut [ElasticThread]) {
 /// The values of `FIONREAD` and `TIOCOUTQ`: unread bytes, and bytes not acknowledged.
 pub fn queued(fd: RawFd) -> Outcome<(usize, usize)> {
     let mut core = lock();
-    let id = socket_of(&core, fd)?;
+    let id = socket_of(&mut core, fd)?;
     match &core.sockets.get_mut(id).ok_or(libc::EBADF)?.kind {
         Kind::Linux | Kind::Idle { .. } | Kind::Lost => Err(Instead::Linux),
         Kind::Listener(_) => Err(libc::EINVAL.into()),
@@ -418,7 +418,7 @@ pub fn queued(fd: RawFd) -> Outcome<(usize, usize)> {
 /// The value of `SIOCOUTQNSD`: bytes of a connection that are not sent.
 pub fn unsent(fd: RawFd) -> Outcome<usize> {
     let mut core = lock();
-    let id = socket_of(&core, fd)?;
+    let id = socket_of(&mut core, fd)?;
     match core.sockets.get_mut(id).ok_or(libc::EBADF)?.kind {
         Kind::Stream(_) => {}
         Kind::Listener(_) => return Err(libc::EINVAL.into()),

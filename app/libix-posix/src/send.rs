@@ -34,7 +34,7 @@ pub fn send_as(
 ) -> Outcome<usize> {
     signals::reset();
     let mut core = lock();
-    let id = socket_of(&core, fd)?;
+    let id = socket_of(&mut core, fd)?;
     core.sees_file_flags(id);
     let Some(socket) = core.sockets.get(id) else { return Err(libc::EBADF.into()) };
     let is_stream = matches!(socket.kind, Kind::Stream(_));

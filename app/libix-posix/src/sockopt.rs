@@ -34,7 +34,7 @@ const CONGESTION_NAME_MAX: usize = 16;
 /// sets them on the Linux socket and calls [`changed`].
 pub fn set(fd: RawFd, level: i32, name: i32, value: &[u8]) -> Outcome<()> {
     let mut core = lock();
-    let id = socket_of(&core, fd)?;
+    let id = socket_of(&mut core, fd)?;
     let socket = core.sockets.get(id);
     // These take the lock when they have asked Linux.
     if socket.is_some_and(|socket| !socket.is_tcp() && !matches!(socket.kind, Kind::Linux)) {
@@ -155,7 +155,7 @@ fn set_congestion(socket: &mut Socket, fd: RawFd, value: &[u8]) -> Outcome<()> {
 /// `setsockopt` has succeeded on the Linux socket: does the same on IX.
 pub fn changed(fd: RawFd, level: i32, name: i32) {
     let mut core = lock();
-    let Ok(id) = socket_of(&core, fd) else { return };
+    let Ok(id) = socket_of(&mut core, fd) else { return };
     core.change_file_flags(id, |core| changed_of(core, (fd, id), (level, name)));
 }
 
@@ -340,7 +340,7 @@ const SOF_TIMESTAMPING_SOFTWARE: i32 = 1 << 4;
 /// `getsockopt` of options that IX knows better. `None`: the Linux socket has the value.
 pub fn get(fd: RawFd, level: i32, name: i32) -> Outcome<Option<Vec<u8>>> {
     let mut core = lock();
-    let id = socket_of(&core, fd)?;
+    let id = socket_of(&mut core, fd)?;
     core.sees_file_flags(id);
     let configured = core.congestion;
     let mtu = core.has_begun().then(|| core.device_mtu());

@@ -40,6 +40,30 @@ pub unsafe extern "C" fn _Exit(status: c_int) -> ! {
 }
 
 #[unsafe(no_mangle)]
+pub unsafe extern "C" fn kill(pid: pid_t, signal: c_int) -> c_int {
+    if pid == pid::own() {
+        ends_by(signal);
+    }
+    // SAFETY: the C library's `kill` gets the program's own arguments.
+    unsafe { real::kill(pid, signal) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn raise(signal: c_int) -> c_int {
+    ends_by(signal);
+    // SAFETY: the C library's `raise` gets the program's own arguments.
+    unsafe { real::raise(signal) }
+}
+
+/// The process sends itself a signal. If that ends it at once, what it has written leaves before,
+/// as on Linux, where the kernel has it.
+fn ends_by(signal: c_int) {
+    if signal == libc::SIGKILL {
+        process::finish();
+    }
+}
+
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn pthread_cancel(thread: pthread_t) -> c_int {
     // Before the thread may end.
     // SAFETY: `tid_of` demands no more than this function does.

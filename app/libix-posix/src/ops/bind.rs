@@ -30,7 +30,7 @@ pub fn ephemeral_ports() -> (u16, u16) {
 /// `bind`.
 pub fn bind(fd: RawFd, at: SocketAddr, on_linux: impl FnOnce() -> i32) -> Outcome<()> {
     let mut core = lock();
-    let id = socket_of(&core, fd)?;
+    let id = socket_of(&mut core, fd)?;
     let Some(socket) = core.sockets.get(id) else { return Err(libc::EBADF.into()) };
     let Kind::Idle { stream, ix: false, both: false } = socket.kind else {
         // It is bound already.

@@ -40,7 +40,7 @@ pub fn block<T>(
 /// Sets `O_NONBLOCK` of a socket, if it is ours.
 pub fn set_nonblocking(fd: RawFd, on: bool) {
     let mut core = lock();
-    if let Ok(id) = socket_of(&core, fd) {
+    if let Ok(id) = socket_of(&mut core, fd) {
         core.change_file_flags(id, |core| {
             core.sockets.get_mut(id).into_iter().for_each(|socket| socket.nonblocking = on);
         });
@@ -51,7 +51,7 @@ pub fn set_nonblocking(fd: RawFd, on: bool) {
 /// flag.
 pub fn is_nonblocking(fd: RawFd) -> Outcome<bool> {
     let mut core = lock();
-    let id = socket_of(&core, fd)?;
+    let id = socket_of(&mut core, fd)?;
     core.sees_file_flags(id);
     core.sockets.get(id).map(|socket: &Socket| socket.nonblocking).ok_or(Instead::Linux)
 }

@@ -19,7 +19,7 @@ pub fn shutdown(fd: RawFd, how: i32) -> Outcome<()> {
         _ => return Err(libc::EINVAL.into()),
     };
     let mut core = lock();
-    let id = socket_of(&core, fd)?;
+    let id = socket_of(&mut core, fd)?;
     core.change_file_flags(id, |core| shuts(core, (fd, id), how, (read, write)))
 }
 
@@ -71,7 +71,7 @@ fn shuts(
 /// most that time.
 pub fn linger(fd: RawFd) {
     let mut core = lock();
-    let Ok(id) = socket_of(&core, fd) else { return };
+    let Ok(id) = socket_of(&mut core, fd) else { return };
     let Some(socket) = core.sockets.get_mut(id) else { return };
     let Some(time) = socket.options.linger.filter(|time| !time.is_zero()) else { return };
     if socket.fds > 1 {

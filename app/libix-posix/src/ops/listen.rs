@@ -22,7 +22,7 @@ const BACKLOG_MAX: i32 = 4096;
 /// `listen`. `on_linux` makes the same call for the Linux socket under the descriptor.
 pub fn listen(fd: RawFd, backlog: i32, on_linux: impl FnOnce() -> i32) -> Outcome<()> {
     let mut core = lock();
-    let id = socket_of(&core, fd)?;
+    let id = socket_of(&mut core, fd)?;
     let backlog = if backlog < 0 { BACKLOG_MAX } else { backlog.min(BACKLOG_MAX) };
     let Some(socket) = core.sockets.get(id) else { return Err(libc::EBADF.into()) };
     let (reuse_port, any) = (socket.options.reuse_port, socket.any());
@@ -80,6 +80,7 @@ pub fn listen(fd: RawFd, backlog: i32, on_linux: impl FnOnce() -> i32) -> Outcom
     if !core.has_begun() {
         // Noted: the dataplane starts when a process waits for connections, or soon.
         core.says_it_comes();
+        core.says_what_it_is(id);
         drop(core);
         in_reserve::watch();
         return Ok(());
@@ -95,6 +96,8 @@ pub fn listen(fd: RawFd, backlog: i32, on_linux: impl FnOnce() -> i32) -> Outcom
         if let Some(socket) = core.sockets.get_mut(id) {
             socket.kind = Kind::Idle { stream: true, ix: true, both };
         }
+    } else {
+        core.says_what_it_is(id);
     }
     Ok(result?)
 }
@@ -146,7 +149,7 @@ pub fn accept(
     }
     signals::reset();
     let mut core = lock();
-    let id = socket_of(&core, fd)?;
+    let id = socket_of(&mut core, fd)?;
     core.sees_file_flags(id);
     let Some(socket) = core.sockets.get_mut(id) else { return Err(libc::EBADF.into()) };
     let (nonblocking, timeout) = (socket.nonblocking, socket.options.receive_timeout);

@@ -30,7 +30,7 @@ pub use blocking::{block, is_nonblocking, set_nonblocking};
 pub use close::{linger, shutdown};
 pub use connect::{connect, disconnect};
 use libc::{AF_INET, AF_INET6, SOCK_CLOEXEC, SOCK_DGRAM, SOCK_NONBLOCK, SOCK_STREAM, socklen_t};
-pub use listen::{accept, listen};
+pub use listen::{accept, listen, listens};
 pub use names::{info, own_name, peer_name};
 pub use passed::{adopt, adopt_inherited, leaves_word, name, name_inherited};
 pub use replay::set_congestion;
@@ -63,7 +63,7 @@ impl From<i32> for Instead {
 }
 
 /// The socket behind a descriptor.
-pub fn socket_of(core: &Core, fd: RawFd) -> Outcome<Id> {
+pub fn socket_of(core: &mut Core, fd: RawFd) -> Outcome<Id> {
     match fds::get(fd) {
         Entry::Socket(index) => {
             let id = core.sockets.id_at(index).ok_or(Instead::Errno(libc::EBADF))?;
@@ -72,6 +72,9 @@ pub fn socket_of(core: &Core, fd: RawFd) -> Outcome<Id> {
                 return Err(lost_in_fork().into());
             }
             socket.is_used();
+            if matches!(socket.kind, Kind::Idle { .. }) {
+                core.sees_what_it_is(id);
+            }
             Ok(id)
         }
         Entry::Kept => Err(libc::EBADF.into()),
@@ -208,7 +211,7 @@ pub fn leave_to_linux(core: &mut Core, fd: RawFd, id: Id) -> Result<(), i32> {
 /// Gets the descriptor flags, or with `set` sets them. Returns `Linux` if Linux has them.
 pub fn descriptor_flags(fd: RawFd, set: Option<i32>) -> Outcome<i32> {
     let mut core = lock();
-    let id = socket_of(&core, fd)?;
+    let id = socket_of(&mut core, fd)?;
     let Some(socket) = core.sockets.get_mut(id) else { return Err(libc::EBADF.into()) };
     if socket.under == Under::Used {
         return Err(Instead::Linux);
@@ -224,7 +227,7 @@ pub fn descriptor_flags(fd: RawFd, set: Option<i32>) -> Outcome<i32> {
 pub fn file_flags(fd: RawFd, set: Option<i32>) -> Outcome<i32> {
     const OTHERS: i32 = libc::O_APPEND | libc::O_ASYNC | libc::O_DIRECT | libc::O_NOATIME;
     let mut core = lock();
-    let id = socket_of(&core, fd)?;
+    let id = socket_of(&mut core, fd)?;
     let Some(socket) = core.sockets.get_mut(id) else { return Err(libc::EBADF.into()) };
     if socket.under == Under::Used || set.is_some_and(|flags| flags & OTHERS != 0) {
         return Err(Instead::Linux);
@@ -255,7 +258,7 @@ pub fn linux_name(fd: RawFd) -> Result<SocketAddr, i32> {
 }
 
 /// A socket has become IX's: so do its entries in epoll sets.
-fn move_watches(core: &mut Core, id: Id) {
+pub fn move_watches(core: &mut Core, id: Id) {
     watches_become_ours(core, id);
     core.notify(id, !0);
 }
@@ -316,8 +319,8 @@ pub fn poll_if_repeated(core: Guard, id: Id) -> Guard {
 
 /// Keeps the Linux socket of a listener of both sides non-blocking, whatever the program sets.
 pub fn keep_nonblocking(fd: RawFd) {
-    let core = lock();
-    let Ok(id) = socket_of(&core, fd) else { return };
+    let mut core = lock();
+    let Ok(id) = socket_of(&mut core, fd) else { return };
     let both = core.sockets.get(id).map(|s| matches!(&s.kind, Kind::Listener(l) if l.both));
     drop(core);
     if both == Some(true) {

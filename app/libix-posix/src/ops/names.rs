@@ -12,7 +12,7 @@ use std::os::fd::RawFd;
 /// `getsockname`: the address, and whether the program expects an IPv6 address.
 pub fn own_name(fd: RawFd) -> Outcome<(SocketAddr, bool)> {
     let mut core = lock();
-    let id = socket_of(&core, fd)?;
+    let id = socket_of(&mut core, fd)?;
     let Some(socket) = core.sockets.get_mut(id) else { return Err(libc::EBADF.into()) };
     let (ipv6, bound) = (socket.ipv6, socket.bound);
     let any = SocketAddr::new(socket.any(), 0);
@@ -54,7 +54,7 @@ pub fn own_name(fd: RawFd) -> Outcome<(SocketAddr, bool)> {
 /// `getpeername`, with the same result.
 pub fn peer_name(fd: RawFd) -> Outcome<(SocketAddr, bool)> {
     let mut core = lock();
-    let id = socket_of(&core, fd)?;
+    let id = socket_of(&mut core, fd)?;
     let Some(socket) = core.sockets.get_mut(id) else { return Err(libc::EBADF.into()) };
     let ipv6 = socket.ipv6;
     match &mut socket.kind {

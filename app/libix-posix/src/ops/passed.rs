@@ -113,7 +113,7 @@ pub fn adopt(core: &mut Core, fd: RawFd) {
     fds::replace(fd, Entry::Socket(fds::index_of(id)));
     match what {
         What::Stream(_) => core.is_handed(id),
-        What::Listener { backlog, both } => super::listen::listens(core, id, backlog, both),
+        What::Listener { backlog, both } => super::listens(core, id, backlog, both),
         What::Datagrams { peer, both } => receives(core, id, peer, both),
         What::Idle { .. } => {}
     }
