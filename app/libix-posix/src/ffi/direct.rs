@@ -1,7 +1,8 @@
 //! `syscall(2)`. Libraries use it for calls that older C libraries do not have. Of those about
-//! sockets, calls for several datagrams, `close` and those of io_uring are common, and handled
-//! here. All others go on unchanged.
+//! sockets, calls for several datagrams, `accept`, `close` and those of io_uring are common, and
+//! handled here. All others go on unchanged.
 use super::descriptors::close;
+use super::sockets::{accept, accept4};
 use super::transfer::{recvmmsg, sendmmsg};
 use super::uring;
 use crate::{fds, signals};
@@ -30,6 +31,12 @@ pub unsafe extern "C" fn syscall(
             libc::SYS_recvmmsg if fds::is_ours(fd) => {
                 let timeout = e as usize as *mut libc::timespec;
                 return recvmmsg(fd, messages, c as c_uint, flags, timeout).into();
+            }
+            libc::SYS_accept if fds::is_ours(fd) => {
+                return accept(fd, b as usize as *mut _, c as usize as *mut _).into();
+            }
+            libc::SYS_accept4 if fds::is_ours(fd) => {
+                return accept4(fd, b as usize as *mut _, c as usize as *mut _, flags).into();
             }
             // libuv closes so, with every connection of Node.
             libc::SYS_close if fds::is_ours(fd) && !signals::is_held() => {

@@ -1,8 +1,9 @@
 //! Calls that make sockets and connections.
+use super::direct::bare;
 use super::{answer, fail};
 use crate::ops::{self, Instead, Outcome};
 use crate::{announce, cancel, fds, kept_numbers, low_ports, mem, own_calls, real, sockopt};
-use libc::{AF_UNSPEC, c_int, c_void, sockaddr, socklen_t};
+use libc::{AF_UNSPEC, c_int, c_long, c_void, sockaddr, socklen_t};
 use std::net::SocketAddr;
 
 /// Makes the call on Linux.
@@ -123,7 +124,12 @@ pub unsafe extern "C" fn accept4(
     // SAFETY: the program's own arguments, by the system call itself.
     let as_it_comes = || unsafe {
         real::own_call();
-        libc::syscall(libc::SYS_accept4, fd, address, len, flags) as c_int
+        let (address, len) = (address as usize as c_long, len as usize as c_long);
+        let made = bare(libc::SYS_accept4, [fd.into(), address, len, flags.into(), 0, 0]) as c_int;
+        if made < 0 {
+            return fail(-made) as c_int;
+        }
+        made
     };
     cancel::point(|| {
         // `accept` holds the lock while it asks Linux; `lowest` takes it afterwards.

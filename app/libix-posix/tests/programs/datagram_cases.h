@@ -288,6 +288,16 @@ static void direct(void)
     close(fd);
     SAY(syscall(SYS_sendmmsg, fd, messages, 2, 0));
     tell("uclose");
+    int l = listener(own_ip, 4);
+    SAY(tell("dial %d", port_of(l)));
+    SAY(soon(l, POLLIN));
+    fd = syscall(SYS_accept4, l, NULL, NULL, SOCK_NONBLOCK);
+    SAY(fd >= 0);
+    SAY(recv(fd, buffer, 1, 0));
+    SAY(send(fd, "abc", 3, 0));
+    SAY(tell("recv 3"));
+    close(fd);
+    close(l);
 }
 
 /* Takes an error from the error queue. */

@@ -1,6 +1,7 @@
 /* Corner cases of sockets that several processes have. `processes peer PORT` is the other end,
- * always on Linux; `processes run OWN-IP PEER-IP PORT [CASE]` runs the cases, each in a process of
- * its own, and prints the result of every call. The output must be the same on Linux and on IX.
+ * always on Linux; `processes run OWN-IP PEER-IP PORT [CASE]` runs the cases, or those whose names
+ * begin so, each in a process of its own, and prints the result of every call. The output must be
+ * the same on Linux and on IX.
  * `run OWN-IP PEER-IP PORT beside CASE…` runs all, and those that are named beside the others.
  * `processes as ROLE NUMBER…` is a program that a case executes with descriptors of these numbers. */
 #include "peer.h"
@@ -271,6 +272,11 @@ static void run(unsigned number, int port)
         ;
 }
 
+static int begins(const char *name, const char *with)
+{
+    return !strncmp(name, with, strlen(with));
+}
+
 int main(int argc, char **argv)
 {
     self = argv[0];
@@ -291,7 +297,7 @@ int main(int argc, char **argv)
             if (!strcmp(argv[at], cases[i].name))
                 beside[i] = run_beside(i, port, said[i] = tmpfile());
     for (unsigned i = 0; i < COUNT; i++)
-        if (!beside[i] && (argc == 5 || is_beside || !strcmp(argv[5], cases[i].name)))
+        if (!beside[i] && (argc == 5 || is_beside || begins(cases[i].name, argv[5])))
             run(i, port);
     for (unsigned i = 0; i < COUNT; i++)
         if (beside[i])

@@ -2,6 +2,7 @@
 //! (`app/libix-posix/tests/programs`) fork, execute and pass descriptors on Linux's sockets and on
 //! IX's behind the process wall, and say the same of every call.
 use super::posix::compile;
+use crate::serve::shared_address::on_linux_address;
 use crate::support::process::Process;
 use crate::support::{CLIENT, Nic, PATIENCE, PREFIX, SERVICE, TestNet};
 use std::collections::BTreeMap;
@@ -11,6 +12,8 @@ const PEER_PORT: u16 = 9999;
 /// All cases, those that wait in vain included.
 const ALL: Duration = Duration::from_secs(400);
 const CASES_MIN: usize = 100;
+/// Cases of connections and datagrams to the own address.
+const NEAR_MIN: usize = 18;
 
 /// Cases whose answers are not Linux's, by the reason. One that is Linux's has to be removed here.
 const DIFFERS: &[(&str, &[&str])] = &[(
@@ -36,41 +39,53 @@ fn cases(lines: &[String]) -> BTreeMap<String, Vec<String>> {
     cases
 }
 
+/// The other end, on Linux.
+fn start_peer(net: &TestNet, program: &str) -> Process {
+    let mut command = net.client.command(program, None);
+    command.args(["peer", &PEER_PORT.to_string()]);
+    let process = Process::start(command);
+    process.wait_for("peer ready", PATIENCE);
+    process
+}
+
+/// The words by which the program runs cases.
+fn words<'a>(program: &'a str, which: &[&'a str]) -> Vec<String> {
+    let ends = [SERVICE.ip().to_string(), CLIENT.to_string(), PEER_PORT.to_string()];
+    let first = [program.to_owned(), "run".to_owned()];
+    let which = which.iter().map(|word| (*word).to_owned());
+    first.into_iter().chain(ends).chain(which).collect()
+}
+
+/// What the cases say on Linux.
+fn on_linux(test: &str, run: &[String]) -> Option<BTreeMap<String, Vec<String>>> {
+    let net = TestNet::new(test, Nic::Afxdp, 1)?;
+    let (server, link) = net.service_link();
+    server.add_address(link, *SERVICE.ip(), PREFIX).expect("an address");
+    let _peer = start_peer(&net, &run[0]);
+    let mut command = server.command(&run[0], None);
+    command.args(&run[1..]);
+    let (status, lines) = Process::start(command).wait(ALL);
+    assert!(status.success(), "on Linux: {lines:#?}");
+    Some(cases(&lines))
+}
+
 #[test]
 fn sockets_of_several_processes_are_linuxs() {
     let test = "sockets_of_several_processes_are_linuxs";
     let Some(program) = compile(test, "processes") else { return };
     let program = program.to_str().expect("text");
-    let (own, peer) = (SERVICE.ip().to_string(), CLIENT.to_string());
-    let port = PEER_PORT.to_string();
     let known: BTreeMap<&str, &str> = DIFFERS
         .iter()
         .flat_map(|(why, names)| names.iter().map(move |name| (*name, *why)))
         .collect();
     // These wait in vain, so they run beside the others.
-    let mut run = vec![program, "run", own.as_str(), peer.as_str(), port.as_str(), "beside"];
-    run.extend(known.keys());
-    let start_peer = |net: &TestNet| {
-        let mut command = net.client.command(program, None);
-        command.args(["peer", &port]);
-        let process = Process::start(command);
-        process.wait_for("peer ready", PATIENCE);
-        process
-    };
-    let Some(net) = TestNet::new(test, Nic::Afxdp, 1) else { return };
-    let (server, link) = net.service_link();
-    server.add_address(link, *SERVICE.ip(), PREFIX).expect("an address");
-    let peer_of_linux = start_peer(&net);
-    let mut command = server.command(run[0], None);
-    command.args(&run[1..]);
-    let (status, lines) = Process::start(command).wait(ALL);
-    assert!(status.success(), "on Linux: {lines:#?}");
-    drop(peer_of_linux);
-    let linux = cases(&lines);
+    let beside: Vec<&str> = ["beside"].into_iter().chain(known.keys().copied()).collect();
+    let run = words(program, &beside);
+    let Some(linux) = on_linux(test, &run) else { return };
     assert!(linux.len() >= CASES_MIN, "{} cases", linux.len());
-    drop(net);
     let Some(net) = TestNet::new(test, Nic::Afxdp, 1) else { return };
-    let _peer = start_peer(&net);
+    let _peer = start_peer(&net, program);
+    let run: Vec<&str> = run.iter().map(String::as_str).collect();
     let service = net.start_env(&[], &["--domain", "process"], &run);
     let (status, lines) = service.process.wait(ALL);
     assert!(status.success(), "on IX: {lines:#?}");
@@ -89,4 +104,21 @@ fn sockets_of_several_processes_are_linuxs() {
     let unknown = known.keys().filter(|name| !linux.contains_key(**name));
     wrong.extend(unknown.map(|name| format!("{name} is no case")));
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Connections between processes where the address is Linux's as well.
+#[test]
+fn processes_reach_each_other_at_linuxs_own_address() {
+    let test = "processes_reach_each_other_at_linuxs_own_address";
+    let Some(program) = compile(test, "processes") else { return };
+    let program = program.to_str().expect("text");
+    let run = words(program, &["near_"]);
+    let Some(linux) = on_linux(test, &run) else { return };
+    assert!(linux.len() >= NEAR_MIN, "{} cases", linux.len());
+    let Some(net) = on_linux_address(test) else { return };
+    let _peer = start_peer(&net, program);
+    let run: Vec<&str> = run.iter().map(String::as_str).collect();
+    let (status, lines) = net.start_shared(&run).process.wait(ALL);
+    assert!(status.success(), "on IX: {lines:#?}");
+    assert_eq!(cases(&lines), linux);
 }

@@ -36,7 +36,7 @@ mod restart;
 mod routes;
 mod several;
 mod share;
-mod shared_address;
+pub mod shared_address;
 mod shared_cores;
 mod shared_datagrams;
 mod shared_ipv6;
