@@ -5,6 +5,11 @@
 //! algorithm). What happens first after a wait has ended without data shows which of the two it
 //! was. Data of our own could have carried the acknowledgement, so the next wait is twice as long.
 //! More data from the peer may have waited for it, so the next wait is the shortest again.
+//!
+//! Where the longest wait was in vain too, acknowledgements are sent at once: each costs a packet in
+//! any case, and without a wait no timer has to look at the connection again, which is out of the
+//! caches by then where there are very many. When data follows such an acknowledgement so soon that
+//! a wait would have saved it, acknowledgements wait again.
 use crate::Config;
 
 /// The state of a connection's acknowledgement delay, in one octet.
@@ -13,12 +18,14 @@ pub(crate) struct AckPace(u8);
 
 impl AckPace {
     /// Acknowledgements that still do not wait.
-    const QUICK: u8 = 0x1f;
+    const QUICK: u8 = 0x0f;
     /// Unit of the number of doublings.
-    const DOUBLING: u8 = 0x20;
+    const DOUBLING: u8 = 0x10;
     /// How often the wait was doubled.
-    const DOUBLINGS: u8 = 0x60;
-    /// The last wait ended without data, and no data was sent or received since.
+    const DOUBLINGS: u8 = 0x70;
+    /// The number of doublings with which there is no wait.
+    const AT_ONCE: u8 = 4 * Self::DOUBLING;
+    /// An acknowledgement was sent without data, and no data was sent or received since.
     const IN_VAIN: u8 = 0x80;
 
     /// The state at the start of a connection.
@@ -27,10 +34,15 @@ impl AckPace {
     }
 
     /// Whether the next acknowledgement is sent without a wait. If so, counts it.
+    #[inline]
     pub(crate) fn take_quick(&mut self) -> bool {
-        let quick = self.0 & Self::QUICK != 0;
-        self.0 -= u8::from(quick);
-        quick
+        if self.0 & Self::QUICK != 0 {
+            self.0 -= 1;
+            return true;
+        }
+        let at_once = self.0 & Self::DOUBLINGS == Self::AT_ONCE;
+        self.0 |= if at_once { Self::IN_VAIN } else { 0 };
+        at_once
     }
 
     /// How long an acknowledgement waits, µs.
@@ -45,14 +57,23 @@ impl AckPace {
         self.0 |= Self::IN_VAIN;
     }
 
-    /// New data was sent. A connection with data in both directions is not in the peer's slow
-    /// start: its acknowledgements wait from now on.
+    /// New data was sent, `silence_us` after the peer's last segment. A connection with data in both
+    /// directions is not in the peer's slow start: its acknowledgements wait from now on.
     #[inline]
-    pub(crate) fn data_sent(&mut self) {
+    pub(crate) fn data_sent(&mut self, cfg: &Config, silence_us: u64) {
         self.0 &= !Self::QUICK;
         if self.0 & Self::IN_VAIN != 0 {
-            let more = self.0 & Self::DOUBLINGS != Self::DOUBLINGS;
-            self.0 = (self.0 & !Self::IN_VAIN) + if more { Self::DOUBLING } else { 0 };
+            self.0 = (self.0 & !Self::IN_VAIN).wrapping_add(self.change(cfg, silence_us));
+        }
+    }
+
+    /// What the number of doublings grows by when data follows a wait in vain.
+    #[cold]
+    fn change(self, cfg: &Config, silence_us: u64) -> u8 {
+        match self.0 & Self::DOUBLINGS == Self::AT_ONCE {
+            false => Self::DOUBLING,
+            true if silence_us < u64::from(cfg.delack_max_us) => Self::DOUBLING.wrapping_neg(),
+            true => 0,
         }
     }
 
@@ -73,13 +94,31 @@ mod tests {
         Config { quick_acks: 2, delack_us: 1_000, delack_max_us: 5_000, ..Config::default() }
     }
 
+    const LONG_US: u64 = 20_000;
+
     #[test]
     fn the_first_are_quick_until_data_goes_out() {
         let mut pace = AckPace::new(&cfg());
         assert!(pace.take_quick() && pace.take_quick() && !pace.take_quick());
         let mut pace = AckPace::new(&cfg());
-        pace.data_sent();
+        pace.data_sent(&cfg(), 0);
         assert!(!pace.take_quick());
+    }
+
+    /// A connection whose own data came late four times.
+    fn in_vain(cfg: &Config) -> (AckPace, Vec<u32>) {
+        let mut pace = AckPace::new(cfg);
+        pace.data_sent(cfg, 0);
+        let mut waits_us = Vec::new();
+        for _ in 0..4 {
+            assert!(!pace.take_quick());
+            waits_us.push(pace.wait_us(cfg));
+            pace.waited_in_vain();
+            pace.data_sent(cfg, LONG_US);
+            // Once for each wait that ended without data.
+            pace.data_sent(cfg, LONG_US);
+        }
+        (pace, waits_us)
     }
 
     #[test]
@@ -87,19 +126,49 @@ mod tests {
         let cfg = cfg();
         let mut pace = AckPace::new(&cfg);
         let mut seen = Vec::new();
-        for _ in 0..4 {
+        for _ in 0..3 {
             seen.push(pace.wait_us(&cfg));
             pace.waited_in_vain();
-            pace.data_sent();
-            // Once for each wait that ended without data.
-            pace.data_sent();
+            pace.data_sent(&cfg, LONG_US);
         }
-        assert_eq!(seen, [1_000, 2_000, 4_000, 5_000]);
+        assert_eq!(seen, [1_000, 2_000, 4_000]);
         pace.data_received();
         assert_eq!(pace.wait_us(&cfg), 5_000);
         pace.waited_in_vain();
         pace.data_received();
         assert_eq!(pace.wait_us(&cfg), 1_000);
         assert_eq!(pace.wait_us(&Config { delack_us: 9_000, ..cfg }), 9_000);
+    }
+
+    #[test]
+    fn nothing_waits_where_the_longest_wait_was_in_vain() {
+        let cfg = cfg();
+        let (mut pace, waits_us) = in_vain(&cfg);
+        assert_eq!(waits_us, [1_000, 2_000, 4_000, 5_000]);
+        for _ in 0..3 {
+            pace.data_received();
+            assert!(pace.take_quick());
+            pace.data_sent(&cfg, LONG_US);
+        }
+    }
+
+    #[test]
+    fn acknowledgements_wait_again_when_data_follows_soon() {
+        let cfg = cfg();
+        let (mut pace, _) = in_vain(&cfg);
+        assert!(pace.take_quick());
+        pace.data_sent(&cfg, 4_999);
+        assert!(!pace.take_quick());
+        assert_eq!(pace.wait_us(&cfg), 5_000);
+    }
+
+    #[test]
+    fn acknowledgements_wait_again_when_the_peer_goes_on() {
+        let cfg = cfg();
+        let (mut pace, _) = in_vain(&cfg);
+        assert!(pace.take_quick());
+        pace.data_received();
+        assert!(!pace.take_quick());
+        assert_eq!(pace.wait_us(&cfg), 1_000);
     }
 }

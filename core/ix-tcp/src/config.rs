@@ -149,7 +149,7 @@ impl Default for Config {
             max_ack_delay_us: 45_000,
             delack_us: 1_000,
             delack_max_us: 8_000,
-            quick_acks: 16,
+            quick_acks: 15,
             max_stretch_segments: 16,
             time_wait_us: 60_000_000,
             fin_wait2_us: 60_000_000,

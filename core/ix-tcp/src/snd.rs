@@ -143,7 +143,7 @@ impl<B: RxBuf> Tcb<B> {
         self.records.push(TxRecord { sent_us: now_us, seq, len: len as u16, marks: 0 });
         self.snd_nxt = seq + len;
         self.last_snd_ms = ms_of(now_us);
-        self.ack_pace.data_sent();
+        self.ack_pace.data_sent(cfg, now_us.saturating_sub(self.last_rcv_us));
         true
     }
 
@@ -413,7 +413,7 @@ impl<B: RxBuf> Tcb<B> {
             }
             self.model_sent(octets, now_us);
         }
-        self.ack_pace.data_sent();
+        self.ack_pace.data_sent(cfg, now_us.saturating_sub(self.last_rcv_us));
         true
     }
 

@@ -35,7 +35,7 @@ Examples:
   ix-cost echo-64 --play 1000000   play natively and time it, or run it under another tool
   ix-cost --shared                 lines of memory that two elastic threads share")]
 struct Args {
-    /// Scenarios (default: all).
+    /// Scenarios (default: all that do not take long; with `--map` truly all).
     #[arg(value_parser = clap::builder::PossibleValuesParser::new(SCENARIOS.map(|s| s.name)))]
     scenarios: Vec<String>,
     /// Break the instructions down by this.
@@ -116,7 +116,7 @@ fn run(args: &Args) -> Result<End> {
     let named = args.scenarios.iter().filter_map(|name| Scenario::named(name));
     let mut scenarios: Vec<&'static Scenario> = named.collect();
     if scenarios.is_empty() {
-        scenarios = SCENARIOS.iter().collect();
+        scenarios = SCENARIOS.iter().filter(|s| args.map || !s.is_long).collect();
     }
     if let Some(messages) = args.play {
         scenarios.iter().for_each(|scenario| play(scenario, messages));

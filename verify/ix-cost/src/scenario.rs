@@ -8,6 +8,8 @@ use std::rc::Rc;
 
 const MESSAGE: [u8; 64] = [b'x'; 64];
 const BULK_BYTES: usize = 16 << 10;
+/// Messages on the way where the connections are more than the caches hold.
+const IN_FLIGHT: usize = 64;
 
 /// One scenario.
 #[derive(Clone, Copy, Debug)]
@@ -24,18 +26,22 @@ pub struct Scenario {
     kind: Kind,
     /// Over IPv6.
     is_v6: bool,
+    /// Takes long: counted only where it is named, and by the map.
+    pub is_long: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Idle,
     Echo,
+    /// Echo with at most [`IN_FLIGHT`] messages on the way, by the connections in turn.
+    Many,
     Bulk,
     Churn,
 }
 
 /// All scenarios.
-pub const SCENARIOS: [Scenario; 7] = [
+pub const SCENARIOS: [Scenario; 8] = [
     Scenario {
         name: "idle",
         what: "a cycle of each end that finds nothing to do",
@@ -44,6 +50,7 @@ pub const SCENARIOS: [Scenario; 7] = [
         connections: 1,
         kind: Kind::Idle,
         is_v6: false,
+        is_long: false,
     },
     Scenario {
         name: "echo-1",
@@ -53,6 +60,7 @@ pub const SCENARIOS: [Scenario; 7] = [
         connections: 1,
         kind: Kind::Echo,
         is_v6: false,
+        is_long: false,
     },
     Scenario {
         name: "echo-64",
@@ -62,6 +70,7 @@ pub const SCENARIOS: [Scenario; 7] = [
         connections: 64,
         kind: Kind::Echo,
         is_v6: false,
+        is_long: false,
     },
     Scenario {
         name: "echo-64-v6",
@@ -71,6 +80,7 @@ pub const SCENARIOS: [Scenario; 7] = [
         connections: 64,
         kind: Kind::Echo,
         is_v6: true,
+        is_long: false,
     },
     Scenario {
         name: "echo-1024",
@@ -80,6 +90,17 @@ pub const SCENARIOS: [Scenario; 7] = [
         connections: 1024,
         kind: Kind::Echo,
         is_v6: false,
+        is_long: false,
+    },
+    Scenario {
+        name: "echo-20000",
+        what: "64 bytes there and back, 20000 connections in turn, 64 on the way",
+        warm: 140_000,
+        counted: 20_000,
+        connections: 20_000,
+        kind: Kind::Many,
+        is_v6: false,
+        is_long: true,
     },
     Scenario {
         name: "bulk",
@@ -89,6 +110,7 @@ pub const SCENARIOS: [Scenario; 7] = [
         connections: 1,
         kind: Kind::Bulk,
         is_v6: false,
+        is_long: false,
     },
     Scenario {
         name: "churn",
@@ -98,6 +120,7 @@ pub const SCENARIOS: [Scenario; 7] = [
         connections: 64,
         kind: Kind::Churn,
         is_v6: false,
+        is_long: false,
     },
 ];
 
@@ -110,7 +133,8 @@ impl Scenario {
     /// Exchanges `messages` messages or some more (cycles are not cut short); returns their number.
     pub fn play(&self, messages: u64) -> u64 {
         let done = Rc::new(Cell::new(0));
-        let client = Client { kind: self.kind, done: done.clone(), bulk: None };
+        let client =
+            Client { kind: self.kind, connections: self.connections, ..Client::echo(&done) };
         let server = Server { kind: self.kind, bytes: 0, done: done.clone() };
         // Never dropped: the buffers of its connections are in its packet memory.
         let mut pair = std::mem::ManuallyDrop::new(Pair::new(client, server, self.is_v6));
@@ -138,12 +162,32 @@ pub struct Client {
     kind: Kind,
     done: Rc<Cell<u64>>,
     bulk: Option<TxShared>,
+    /// Connections that are open, and the next of them that sends.
+    open: Vec<u64>,
+    next: usize,
+    connections: usize,
 }
 
 impl Client {
     /// Sends 64 bytes again and again; `done` counts how often they came back.
     pub fn echo(done: &Rc<Cell<u64>>) -> Client {
-        Client { kind: Kind::Echo, done: done.clone(), bulk: None }
+        Client {
+            kind: Kind::Echo,
+            done: done.clone(),
+            bulk: None,
+            open: Vec::new(),
+            next: 0,
+            connections: 0,
+        }
+    }
+
+    /// Sends on the connection whose turn it is.
+    fn send_next(&mut self, io: &mut Io<usize>) {
+        let id = self.open[self.next];
+        self.next = (self.next + 1) % self.open.len();
+        if let Some(mut conn) = io.conn(id) {
+            conn.send(&MESSAGE);
+        }
     }
 
     fn fill(&self, conn: &mut Conn<'_, usize>) {
@@ -165,6 +209,11 @@ impl Handler for Client {
             block.extend(&[b'x'; BULK_BYTES]);
             self.bulk = Some(block.share());
             self.fill(conn);
+        } else if matches!(self.kind, Kind::Many) {
+            self.open.push(conn.id());
+            if self.open.len() == self.connections {
+                (0..IN_FLIGHT).for_each(|_| self.send_next(conn.io()));
+            }
         } else {
             conn.send(&MESSAGE);
         }
@@ -182,6 +231,8 @@ impl Handler for Client {
         if matches!(self.kind, Kind::Churn) {
             conn.close();
             conn.io().connect(server_addr(false), 0);
+        } else if matches!(self.kind, Kind::Many) {
+            self.send_next(conn.io());
         } else {
             conn.send(&MESSAGE);
         }

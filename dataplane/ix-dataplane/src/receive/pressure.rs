@@ -112,16 +112,21 @@ pub(crate) fn rx_supply(
     if spare >= owned / 4 + owned / 32 + flows {
         Supply::enough(owned, flows)
     } else {
-        let supply = with_devices(cx, ports, empty.unwrap_or(flows).min(flows), spare);
-        Supply { share: supply.share.min(first_share(owned, flows)), ..supply }
+        with_devices(cx, ports, flows, empty.unwrap_or(flows).min(flows), spare)
     }
 }
 
-/// Frames that devices hold for receiving count as free.
+/// Frames that devices hold for receiving count as free. While nearly all are, there is enough for
+/// any number of flows, and no look at each of them says more.
 #[cold]
-fn with_devices(cx: &Context, ports: &[Port], empty: usize, spare: usize) -> Supply {
-    let most = cx.shared.config.tcp.rcv_buffers_max;
-    Supply::of(spare + in_devices(ports), cx.rx_pool.owned(), empty, most)
+fn with_devices(cx: &Context, ports: &[Port], flows: usize, empty: usize, spare: usize) -> Supply {
+    let (most, owned) = (cx.shared.config.tcp.rcv_buffers_max, cx.rx_pool.owned());
+    let left = spare + in_devices(ports);
+    if left >= owned - owned / 16 {
+        return Supply::enough(owned, flows);
+    }
+    let supply = Supply::of(left, owned, empty, most);
+    Supply { share: supply.share.min(first_share(owned, flows)), ..supply }
 }
 
 fn in_devices(ports: &[Port]) -> usize {
