@@ -163,8 +163,9 @@ impl Interface {
     /// Sets the largest IP packet, bytes; needs CAP_NET_ADMIN.
     pub fn set_mtu(&self, mtu: usize) -> io::Result<()> {
         let mut request = self.request();
-        request.ifr_ifru.ifru_mtu = mtu.try_into().map_err(|_| io::ErrorKind::InvalidInput)?;
-        self.ioctl(libc::SIOCSIFMTU, &mut request).map(drop)
+        let mtu = i32::try_from(mtu).map_err(|_| io::ErrorKind::InvalidInput)?;
+        request.set(mtu.to_ne_bytes());
+        self.ioctl(libc::SIOCSIFMTU, &mut request)
     }
 
     /// True if it is switched on.
