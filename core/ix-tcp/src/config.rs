@@ -181,8 +181,32 @@ impl Config {
     /// Bytes of each receive buffer that segments of full size fill, on average.
     #[inline]
     pub fn rcv_buffer_bytes(&self) -> u32 {
-        let mss = u32::from(self.mss);
-        if mss + HEADERS_BYTES_USUAL <= RCV_BUFFER_BYTES { mss } else { self.of_long_segments() }
+        match self.fills_several() {
+            false => self.mss.into(),
+            true => self.of_long_segments(),
+        }
+    }
+
+    /// Whether a segment of full size fills several receive buffers.
+    #[inline]
+    fn fills_several(&self) -> bool {
+        u32::from(self.mss) + HEADERS_BYTES_USUAL > RCV_BUFFER_BYTES
+    }
+
+    /// The step in which a window moves: a segment of full size, but no more than half of what the
+    /// buffers of a flow hold, or a small window would never open again.
+    #[inline]
+    pub(crate) fn rcv_segment_bytes(&self) -> u32 {
+        match self.fills_several() {
+            false => self.mss.into(),
+            true => self.of_long_step(),
+        }
+    }
+
+    #[inline(never)]
+    fn of_long_step(&self) -> u32 {
+        let half = self.rcv_buffers_first().saturating_mul(self.of_long_segments()) / 2;
+        half.clamp(1, self.mss.into())
     }
 
     /// The same where a segment fills several.

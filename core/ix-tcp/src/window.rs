@@ -107,8 +107,12 @@ impl<B: RxBuf> Tcb<B> {
     /// section 3.8.6.2.2).
     #[inline]
     fn rcv_step(&self, cfg: &Config) -> u32 {
-        // A share may be less than two segments where they are long.
-        (self.rcv_buf_bytes(cfg) / 2).min(u32::from(cfg.mss))
+        let buf = match self.rcv_buf {
+            // A share is at least two segments, or what `rcv_segment_bytes` makes of them.
+            0 => cfg.rcv_buf_bytes,
+            _ => self.rcv_buf_bytes(cfg),
+        };
+        (buf / 2).min(cfg.rcv_segment_bytes())
     }
 
     /// The application has made room, and the peer may be waiting for it: send a window update.

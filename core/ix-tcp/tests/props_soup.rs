@@ -113,6 +113,8 @@ enum Step {
     Abort,
     Icmp(PathError, Option<Near>),
     TransmitFails(u32),
+    /// Other flows need memory, or no longer do.
+    Share(u32),
 }
 
 fn state() -> impl Strategy<Value = usize> {
@@ -144,8 +146,11 @@ fn step(soup: BoxedStrategy<Soup>, ends: u32) -> impl Strategy<Value = Step> {
         ends => Just(Step::Close),
         1 => prop_oneof![20 => Just(Step::Output), ends => Just(Step::Abort)],
         2 => (error, proptest::option::of(prop_oneof![near(), (0..3_000i32).prop_map(Near::Una)])).prop_map(|(error, seq)| Step::Icmp(error, seq)),
-        1 => prop_oneof![6 => Just(0u32), 1 => Just(300), 1 => Just(1000)]
-            .prop_map(Step::TransmitFails),
+        2 => prop_oneof![
+            1 => prop_oneof![6 => Just(0u32), 1 => Just(300), 1 => Just(1000)]
+                .prop_map(Step::TransmitFails),
+            1 => prop_oneof![Just(2u32), Just(u32::MAX)].prop_map(Step::Share),
+        ],
     ]
 }
 
@@ -279,6 +284,7 @@ impl Pot {
                 });
             }
             Step::TransmitFails(rate) => self.lab.end.out.tx_fails = *rate,
+            Step::Share(buffers) => self.lab.end.out.cfg.rcv_share = *buffers,
             _ => {}
         }
         if self.lab.end.tcb.as_ref().is_some_and(|tcb| tcb.is_dead()) {
