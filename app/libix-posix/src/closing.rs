@@ -13,8 +13,16 @@ const OUT: i32 = EPOLLOUT | EPOLLWRNORM;
 impl Core {
     /// The program has closed the last descriptor of a socket.
     pub fn close(&mut self, id: Id) {
+        // An entry of a set lives as long as the file does, which another process may have.
+        if !self.goes_on_here(id) {
+            self.unwatch(id);
+        }
+        let lives_on = self.stays_afloat(id);
+        if !lives_on && self.closes_handed(id) {
+            return;
+        }
         self.unwatch(id);
-        if self.stays_afloat(id) || self.closes_handed(id) {
+        if lives_on {
             return;
         }
         let Some(socket) = self.sockets.get_mut(id) else { return };

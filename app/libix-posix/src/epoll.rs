@@ -44,6 +44,7 @@ pub fn control(
     on_linux: impl FnOnce() -> i32,
 ) -> Outcome<i32> {
     let mut core = lock();
+    core.sees_set_changes();
     let set_id = set_of(&core, set_fd)?;
     if let Entry::Epoll(inner) = fds::get(fd) {
         return control_nested(&mut core, set_id, op, (fd, inner), event, on_linux);
@@ -120,6 +121,7 @@ pub fn control(
             if known != ReportedBy::Ours && on_linux() < 0 {
                 return Err(real::errno().into());
             }
+            core.says_set_change((set_id, op), (id, fd), (0, 0));
             return Ok(0);
         }
         _ => return Err(libc::EINVAL.into()),
@@ -132,6 +134,8 @@ pub fn control(
         let waiters = core::mem::take(&mut set.waiters);
         waiters.into_iter().for_each(|waiter| core.wakeups.add(waiter));
     }
+    let entry = event.map_or((0, 0), |event| (event.events, event.u64));
+    core.says_set_change((set_id, op), (id, fd), entry);
     Ok(0)
 }
 
@@ -183,6 +187,7 @@ pub fn wait_set(
     // When the wait is over. The clock is read only if the thread has to wait.
     let mut over = None;
     let mut core = lock();
+    core.sees_set_changes();
     let id = set_of(&core, set_fd)?;
     loop {
         let drives = core.sets.get(id).is_some_and(Set::has_items);

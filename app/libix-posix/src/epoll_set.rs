@@ -150,6 +150,8 @@ pub struct Set {
     pub fds: u32,
     /// Our own descriptor of the real set.
     pub real: RawFd,
+    /// Its name in [`crate::set_log`]; 0: no other process has it.
+    pub number: u64,
     items: HashMap<Key, Item, BuildHasherDefault<FdHasher>>,
     /// How many of them this library reports.
     ours: usize,
@@ -224,6 +226,7 @@ impl Set {
         Set {
             fds: 1,
             real,
+            number: 0,
             items: HashMap::default(),
             ours: 0,
             ready: VecDeque::new(),

@@ -37,6 +37,9 @@ impl Core {
             let stays = stream.gift.is_none() || stream.shared.is_some();
             (fds > 0 && stream.may_go() && stays).then_some(())
         };
+        if kin::exist() {
+            self.share_sets();
+        }
         let all: Vec<Id> = self.sockets.ids();
         let all =
             all.into_iter().filter(|id| self.sockets.get_mut(*id).and_then(may_share).is_some());
@@ -98,6 +101,7 @@ impl Core {
 
     /// After a cycle: gives away what other processes use, and hears of what has ended.
     pub fn hand_over(&mut self) {
+        self.sees_set_changes();
         if self.handed.is_empty() {
             return;
         }
@@ -179,6 +183,7 @@ impl Core {
             Phase::Dead => {
                 holders::ends(at, socket.error);
                 if is_closed {
+                    self.unwatch(id);
                     self.sockets.remove(id);
                     return Handed::Not;
                 }
@@ -191,6 +196,7 @@ impl Core {
                 }
                 // Its place has stayed if it was in flight.
                 holders::leave(at);
+                self.unwatch(id);
                 self.sockets.remove(id);
                 Handed::Not
             }
@@ -226,6 +232,15 @@ impl Core {
                 Handed::Looks
             }
         }
+    }
+
+    /// Whether this process owns a connection that goes on in another one.
+    pub fn goes_on_here(&self, id: Id) -> bool {
+        let Some(Socket { kind: Kind::Stream(stream), .. }) = self.sockets.get(id) else {
+            return false;
+        };
+        let is_owned = !matches!(stream.phase, Phase::Away | Phase::Dead);
+        is_owned && stream.shared.is_some_and(holders::have_others)
     }
 
     /// The program has closed its last descriptor of a connection: true if it lives on, because

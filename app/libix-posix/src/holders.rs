@@ -3,6 +3,7 @@
 //! A connection is in it from the first fork on after which two processes have it. One of them
 //! *owns* it: its flow in the dataplane is that process's. Another one that uses it says so here,
 //! and the owner gives it away ([`crate::handed`]).
+use crate::set_log::SetLog;
 use crate::{clock, commons, filtered, pid};
 use core::cell::Cell;
 use core::ptr::null_mut;
@@ -71,6 +72,8 @@ struct Shared {
     names: [Name; NAMES_MAX],
     /// Grows with each change that an owner should see.
     changes: AtomicU32,
+    /// Changes of epoll sets.
+    sets: SetLog,
 }
 
 static SHARED: AtomicPtr<Shared> = AtomicPtr::new(null_mut());
@@ -105,6 +108,11 @@ fn shared() -> Option<&'static Shared> {
 /// A number that grows with what processes say here.
 pub fn changes() -> u32 {
     shared().map_or(0, |shared| shared.changes.load(Ordering::Acquire))
+}
+
+/// What the processes say of epoll sets that several have.
+pub fn set_log() -> Option<&'static SetLog> {
+    shared().map(|shared| &shared.sets)
 }
 
 fn changed() {

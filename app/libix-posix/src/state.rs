@@ -97,6 +97,10 @@ pub struct Core {
     pub afloat_again_us: u64,
     /// The process that was last given a connection.
     pub kin_turn: usize,
+    /// The next change of a shared epoll set to follow; `None`: no other process has a set.
+    pub sets_seen: Option<u64>,
+    /// How many sets were given a number.
+    pub set_numbers: u32,
     /// The program's rings of io_uring.
     pub rings: Vec<Ring>,
     /// Linux's side of UDP sockets.
@@ -143,6 +147,8 @@ impl Core {
             afloat: Vec::new(),
             afloat_again_us: 0,
             kin_turn: 0,
+            sets_seen: None,
+            set_numbers: 0,
             rings: Vec::new(),
             linux_side: LinuxSide::new(),
         }

@@ -16,10 +16,7 @@ const CASES_MIN: usize = 100;
 const NEAR_MIN: usize = 18;
 
 /// Cases whose answers are not Linux's, by the reason. One that is Linux's has to be removed here.
-const DIFFERS: &[(&str, &[&str])] = &[(
-    "an epoll set is each process's own copy after a fork",
-    &["child_adds_to_the_set", "child_deletes_from_the_set", "entry_lives_as_long_as_the_file"],
-)];
+const DIFFERS: &[(&str, &[&str])] = &[];
 
 /// The lines of each case. Two processes of a case may say something at the same time, so the order
 /// of lines is not compared.
