@@ -32,6 +32,7 @@ impl Context {
 
     /// Takes the packets to own addresses out of the devices' queues, to be received.
     #[cold]
+    #[inline(never)]
     pub(crate) fn take_looped(&mut self, ports: &mut [Port]) {
         for index in 0..ports.len() {
             let passed = ports[index].passed;

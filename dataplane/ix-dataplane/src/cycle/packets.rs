@@ -173,6 +173,7 @@ impl ElasticThread {
 
     /// Adds packets that this thread has sent to own addresses.
     #[cold]
+    #[inline(never)]
     fn poll_looped(&mut self) {
         let mut more = false;
         while self.receive.has_room() || more {
