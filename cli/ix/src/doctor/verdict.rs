@@ -12,6 +12,12 @@ struct Facts {
     has_ethernet: bool,
     /// A tap, which a process has; `--nic tap:` uses those.
     is_tap: bool,
+    /// A VRF, which has no packets of its own.
+    is_vrf: bool,
+    /// What it is a port of, such as a bridge or a bond; empty if there is none.
+    port_of: String,
+    /// The VRF that it is in, with routes of its own; empty if there is none.
+    in_vrf: String,
     queues: u32,
     mtu: usize,
     addresses: Vec<(IpAddr, u8)>,
@@ -81,16 +87,24 @@ pub fn all() -> Vec<Verdict> {
     let Ok(here) = Namespace::current() else { return Vec::new() };
     let links = here.links().unwrap_or_default();
     let others = links.iter().filter(|link| link.name != "lo");
-    others.map(|link| judge(&facts(&here, link))).collect()
+    others.map(|link| judge(&facts(&here, link, &links))).collect()
 }
 
-fn facts(here: &Namespace, link: &Link) -> Facts {
+fn facts(here: &Namespace, link: &Link, all: &[Link]) -> Facts {
     let channels = here.channels(&link.name);
+    let master = all.iter().find(|of| link.master != 0 && of.index == link.master);
+    let master_of = |is_vrf: bool| {
+        let its = master.filter(|of| (of.kind == "vrf") == is_vrf);
+        its.map_or_else(String::new, |of| of.name.clone())
+    };
     Facts {
         name: link.name.clone(),
         up: link.up,
-        has_ethernet: link.mac != [0; 6],
+        has_ethernet: link.is_ethernet,
         is_tap: link.kind == "tun",
+        is_vrf: link.kind == "vrf",
+        port_of: master_of(false),
+        in_vrf: master_of(true),
         queues: channels.as_ref().map_or(1, |c| c.rx.max(c.combined).max(1)),
         mtu: link.mtu as usize,
         addresses: addresses_to_share(here, link.index),
@@ -128,6 +142,14 @@ fn obstacle(facts: &Facts) -> Option<(String, String)> {
     if !facts.has_ethernet {
         return Some(("it carries no Ethernet frames".to_owned(), String::new()));
     }
+    if facts.is_vrf {
+        let why = "it is a VRF, whose packets come by the interfaces in it".to_owned();
+        return Some((why, String::new()));
+    }
+    if !facts.port_of.is_empty() {
+        let why = format!("it is a port of {}, which has its packets", facts.port_of);
+        return Some((why, format!("ix run --nic {} PROGRAM", facts.port_of)));
+    }
     if !facts.up {
         return Some(("it is down".to_owned(), format!("ip link set {name} up")));
     }
@@ -148,23 +170,24 @@ fn run(facts: &Facts) -> String {
     let mut command = format!("ix run --nic {}", facts.name);
     let cpus: Vec<String> =
         facts.cpus.iter().take(facts.queues as usize).map(usize::to_string).collect();
-    // Without an address IX shares that of Linux.
-    if facts.addresses.is_empty() {
+    // Without an address IX shares that of Linux, but not where other routes hold.
+    let is_shared = !facts.addresses.is_empty() && facts.in_vrf.is_empty();
+    if !is_shared {
         command += " --addr FREE/24";
     }
     if cpus.len() > 1 {
         command += &format!(" --cpus {}", cpus.join(","));
     }
     command += " PROGRAM";
-    match facts.addresses.is_empty() {
-        true => format!(
+    match is_shared {
+        false => format!(
             "{command}     (FREE: an address of its network that no host has, with that network's \
              length)"
         ),
-        false if facts.is_kept => {
+        true if facts.is_kept => {
             format!("{command}     (the address of Linux is shared, by port, with other runs)")
         }
-        false => format!("{command}     (the address of Linux is shared, by port)"),
+        true => format!("{command}     (the address of Linux is shared, by port)"),
     }
 }
 
@@ -208,6 +231,8 @@ mod tests {
         assert!(many.next.starts_with("ix run --nic eth0 --cpus 0,1,2 PROGRAM  "), "{many:?}");
         let one = judge(&Facts { queues: 8, cpus: vec![5], ..usual() });
         assert!(one.next.starts_with("ix run --nic eth0 PROGRAM  "), "{one:?}");
+        let apart = judge(&Facts { queues: 1, in_vrf: "red".to_owned(), ..usual() });
+        assert!(apart.next.starts_with("ix run --nic eth0 --addr FREE/24 PROGRAM"), "{apart:?}");
         let alone = judge(&Facts { queues: 1, addresses: vec![], ..usual() });
         assert!(alone.next.starts_with("ix run --nic eth0 --addr FREE/24 PROGRAM"), "{alone:?}");
     }
@@ -222,6 +247,12 @@ mod tests {
             (jumbo.clone(), "its MTU is above", "ip link set eth0 mtu "),
             (Facts { has_ethernet: false, ..usual() }, "no Ethernet", ""),
             (Facts { is_tap: true, ..usual() }, "a tap", ""),
+            (Facts { is_vrf: true, ..usual() }, "a VRF", ""),
+            (
+                Facts { port_of: "br0".to_owned(), ..usual() },
+                "a port of br0",
+                "ix run --nic br0 PROGRAM",
+            ),
         ] {
             let verdict = judge(&facts);
             assert!(verdict.why_not.contains(why), "{verdict:?}");

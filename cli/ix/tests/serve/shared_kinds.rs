@@ -20,6 +20,19 @@ fn run_there(net: &TestNet, flags: &[&str]) -> (Option<i32>, String) {
     (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
+/// `ix doctor` says the same of it, and a command if there is one.
+#[track_caller]
+fn judged(net: &TestNet, nic: &str, why: &str, next: &str) {
+    let run = || Command::new(env!("CARGO_BIN_EXE_ix")).args(["doctor", "--json"]).output();
+    let output = net.server.run(run).expect("ix");
+    let told: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let all = told["interfaces"].as_array().expect("a list");
+    let its = all.iter().find(|of| of["name"] == nic).expect("its verdict");
+    let said = |key: &str| its[key].as_str().expect("a text").to_owned();
+    assert_eq!(its["usable"], false, "{its}");
+    assert!(said("why").contains(why) && said("next").starts_with(next), "{its}");
+}
+
 /// It is refused with one line that has all of these words, and keeps its XDP program or none.
 #[track_caller]
 fn refused(net: &TestNet, nic: &str, tells: &[&str]) {
@@ -105,6 +118,8 @@ fn interfaces_that_cannot_be_shared_get_one_line() {
     }
     ip(&net, "link set ixs0 master ixbr");
     refused(&net, "ixs0", &["a port of ixbr", "--nic ixbr"]);
+    judged(&net, "ixs0", "a port of ixbr", "ix run --nic ixbr PROGRAM");
+    judged(&net, "ixtun", "a tap or a tunnel", "");
 }
 
 /// A bridge, links above another one, and many addresses.
