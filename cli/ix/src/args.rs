@@ -18,8 +18,8 @@ const RUN_HELP: &str = "Runs PROGRAM with its own TCP/IP dataplane. An unmodifie
     default route.\n\n\
     Examples:\n  \
     ix run memcached -u nobody\n  \
-    ix run --nic eth0 memcached -p 11211\n  \
-    ix run --nic eth1 --addr 10.0.0.2/24 memcached -p 11211\n  \
+    ix run --nic eth0 memcached -u nobody -p 11211\n  \
+    ix run --nic eth1 --addr 10.0.0.2/24 memcached -u nobody -p 11211\n  \
     ix run --nic tap:ix0,queues=2 --addr 10.0.0.2/24 --cpus 2,3 ix-echo 64 --port 7\n  \
     ix run --nic memif:/run/link.memif --addr 10.0.0.2/24 ix-echo 64\n  \
     ix run -c ix.toml ix-echo 64\n\n\
@@ -77,7 +77,7 @@ const MAN_HELP: &str = "Prints the man page of ix, or writes the pages of all co
         handed to the service, and its replies are sent, in one run to completion.\n\n\
         Start with `ix doctor` (what this machine can do, and the command to run next) and `ix demo` \
         (IX and Linux side by side). Then, as root:\n\n  \
-        ix run --nic eth1 --addr 10.0.0.2/24 memcached -p 11211\n  \
+        ix run --nic eth1 --addr 10.0.0.2/24 memcached -u nobody -p 11211\n  \
         ix top                           # what it does, live\n  \
         ix ctl status                    # the same in a few lines",
     after_help = "Exit status: 0 on success only; 2 for a wrong command line. `ix run` returns \

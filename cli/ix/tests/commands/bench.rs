@@ -129,6 +129,24 @@ fn models_walls_and_migrations_are_measured() {
     }
 }
 
+/// A tap has one end of IX only: the program whose calls are measured.
+#[test]
+fn calls_of_sockets_are_measured_over_a_tap() {
+    if !may_make_links("calls_of_sockets_are_measured_over_a_tap") {
+        return;
+    }
+    let args = ["bench", "gate", "--quick", "--device", "tap", "--domain", "none", "--json"];
+    let output = bench(&args);
+    assert!(output.status.success(), "{}", errors(&output));
+    let result: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let rows = result["rows"].as_array().expect("rows");
+    for call in ["recv", "send", "epoll_wait"] {
+        let is_its = |row: &&Value| row["what"] == format!("sockets: {call}");
+        let row = rows.iter().find(is_its).unwrap_or_else(|| panic!("no {call}: {result}"));
+        assert!(row["ns"].as_f64() > Some(0.0), "{row}");
+    }
+}
+
 #[test]
 fn memcached_is_measured() {
     if !may_make_links("memcached_is_measured") {
