@@ -113,7 +113,15 @@ impl Attachment {
     }
 
     /// To be called when it has returned: buffers that it could still read are freed now.
+    #[inline]
     pub fn empty_graveyard(&mut self, memory: &PacketMemory, pool: &mut Pool) {
+        if !self.graveyard.is_empty() {
+            self.empty_full_graveyard(memory, pool);
+        }
+    }
+
+    #[cold]
+    fn empty_full_graveyard(&mut self, memory: &PacketMemory, pool: &mut Pool) {
         for mut held in self.graveyard.drain(..) {
             while let Some(mbuf) = held.pop(memory) {
                 pool.put(mbuf);

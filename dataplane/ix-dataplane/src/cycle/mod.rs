@@ -285,6 +285,19 @@ impl ElasticThread {
         if HERE && !self.io.cx.attached.has_room() {
             return false;
         }
+        let fired = !self.flows.wheel.is_quiet(now_us) && self.fire_flow_timers::<HERE>(now_us);
+        let fired = self.fire_app_timers(now_us) || fired;
+        let Io { cx, ports, neighbors, .. } = &mut self.io;
+        neighbors.run_timers(cx, ports);
+        if HERE {
+            self.run_housekeeping(now_us, false);
+        }
+        fired
+    }
+
+    /// Processes the timers of flows that are due. Returns whether there were any.
+    #[inline(never)]
+    fn fire_flow_timers<const HERE: bool>(&mut self, now_us: u64) -> bool {
         let mut due = std::mem::take(&mut self.due);
         let all_here = HERE && !self.io.cx.attached.is_any_absent();
         let fired = self.flows.take_due(now_us, TIMERS_PER_CYCLE, &mut due);
@@ -300,12 +313,6 @@ impl ElasticThread {
         }
         due.clear();
         self.due = due;
-        let fired = self.fire_app_timers(now_us) || fired;
-        let Io { cx, ports, neighbors, .. } = &mut self.io;
-        neighbors.run_timers(cx, ports);
-        if HERE {
-            self.run_housekeeping(now_us, false);
-        }
         fired
     }
 

@@ -46,7 +46,9 @@ impl Egress {
             port.nic.kick(&cx.shared.memory, &mut cx.tx_pool);
             port.look_at_held(waiting > 0);
         }
-        cx.metrics.counters.tx_packets.add(sent as u64);
+        if sent > 0 {
+            cx.metrics.counters.tx_packets.add(sent as u64);
+        }
         if let Some(sniffer) = sniffer {
             ports.iter().enumerate().for_each(|(i, port)| sniffer.left(i, port.queue.len()));
         }

@@ -262,7 +262,8 @@ impl Neighbors {
     /// Asks again, expires, announces. The first thread that is due does it for all.
     #[inline]
     pub(crate) fn run_timers(&mut self, cx: &mut Context, ports: &mut [Port]) {
-        while let Some((_, mbuf)) = self.pending.expire(cx.now_us) {
+        while !self.pending.is_empty() {
+            let Some((_, mbuf)) = self.pending.expire(cx.now_us) else { break };
             give_up(cx, mbuf);
         }
         if cx.now_us < cx.shared.neighbors.due_us() {

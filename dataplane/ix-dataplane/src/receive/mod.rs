@@ -116,8 +116,11 @@ impl Receive {
         let count = ports.len();
         let forwarded = burst.len();
         let (mut left, mut blind) = (0, false);
-        for i in 0..count {
-            let index = (*first_port + i) % count;
+        let mut next = *first_port;
+        for _ in 0..count {
+            // Written out: a division takes longer than the rest of an idle turn's poll.
+            let index = if next < count { next } else { 0 };
+            next = index + 1;
             let room = size.saturating_sub(burst.len());
             if room == 0 {
                 break;
@@ -125,7 +128,9 @@ impl Receive {
             let port = &mut ports[index];
             let room = room.min(port.nic.waiting().map_or(room, share));
             let taken = port.nic.receive(&cx.shared.memory, &mut cx.rx_pool, room, burst);
-            origins.resize(burst.len(), Origin { port: index as u8, from: Origin::DEVICE });
+            if taken > 0 {
+                origins.resize(burst.len(), Origin { port: index as u8, from: Origin::DEVICE });
+            }
             polled(index, room, taken);
             // Only a device that has returned all that was asked for may have more.
             if taken > 0 && taken >= room {
@@ -135,11 +140,12 @@ impl Receive {
                 }
             }
         }
-        if !burst.is_empty() {
-            cx.metrics.waited(burst.len(), left, blind);
-            batch.edge.look(left);
-        }
         *first_port = if *first_port + 1 < count { *first_port + 1 } else { 0 };
+        if burst.is_empty() {
+            return 0;
+        }
+        cx.metrics.waited(burst.len(), left, blind);
+        batch.edge.look(left);
         let mut bytes = 0;
         for packet in &burst[forwarded..] {
             let frame = packet.mbuf.bytes(&cx.shared.memory);

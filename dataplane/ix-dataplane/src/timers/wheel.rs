@@ -112,6 +112,17 @@ impl Wheel {
         self.len += 1;
     }
 
+    /// Whether nothing can be due at `now_us`: [`Wheel::advance`] would fire nothing.
+    #[inline]
+    pub fn is_quiet(&mut self, now_us: u64) -> bool {
+        let target = now_us >> TICK_SHIFT;
+        let is_quiet = target < self.quiet_until;
+        if is_quiet {
+            self.tick = self.tick.max(target);
+        }
+        is_quiet
+    }
+
     /// Fires what is due at `now_us`, ordered by tick. Processes at most `limit` entries; moving an
     /// entry from a coarse level to a finer one counts. Returns whether all that is due has fired.
     /// If not, the next call continues.
@@ -120,11 +131,10 @@ impl Wheel {
     /// from one occupied slot to the next.
     #[inline]
     pub fn advance(&mut self, now_us: u64, limit: usize, mut fire: impl FnMut(u64)) -> bool {
-        let target = now_us >> TICK_SHIFT;
-        if target < self.quiet_until {
-            self.tick = self.tick.max(target);
+        if self.is_quiet(now_us) {
             return true;
         }
+        let target = now_us >> TICK_SHIFT;
         let mut left = limit;
         while let Some((level, start)) = self.nearest() {
             if start > target {
