@@ -230,7 +230,19 @@ impl SendQueue {
 
     /// Copies the bytes from `offset` on into `to`. Returns false if the queue is shorter, or a
     /// piece is not in memory that may be sent.
+    #[inline]
     pub fn copy_to(&self, memory: &PacketMemory, offset: u32, to: &mut [u8]) -> bool {
+        // Nearly always all of it is in the first piece.
+        let Piece { addr, len } = self.near[0];
+        let is_within = u64::from(offset) + to.len() as u64 <= u64::from(len);
+        if is_within && !to.is_empty() {
+            return memory.copy_from_app(addr + u64::from(offset), to);
+        }
+        self.copy_pieces_to(memory, offset, to)
+    }
+
+    #[inline(never)]
+    fn copy_pieces_to(&self, memory: &PacketMemory, offset: u32, to: &mut [u8]) -> bool {
         let mut copy = Copy { memory, skip: offset, to };
         // The pieces stored in place first, one by one: most flows have no others.
         let near = copy.take(self.near[0]) && copy.take(self.near[1]);

@@ -4,7 +4,7 @@ use super::{Tcp, TcpContext};
 use crate::context::Context;
 use crate::flows::flow::{Flow, Holder, Payload, Waits};
 use crate::flows::handle::FlowId;
-use crate::flows::{Flows, flow_of, touch};
+use crate::flows::{Flows, touch};
 use crate::io::Io;
 use crate::observe::metrics::LocalDrop;
 use crate::receive::batch::{Batch, Work};
@@ -95,7 +95,7 @@ impl Tcp {
                 return cx.done(seg, mbuf).and(Err(LocalDrop::Backlog.into()));
             }
         }
-        self.segment_here(cx, id, seg, mbuf)
+        self.segment_here(cx, (group, slot), seg, mbuf)
     }
 
     /// A segment for a connection on the shelf, with this number. `floor`: it gives way to the
@@ -153,23 +153,26 @@ impl Tcp {
         seg: &Segment<'_>,
         mbuf: Mbuf,
     ) -> Verdict {
-        self.segment_here(cx, id, seg, mbuf)
+        self.segment_here(cx, (id.group.into(), id.slot), seg, mbuf)
     }
 
-    /// Gives a segment to its flow, then announces the result to the application. Inlined, so that
-    /// the flow is looked up once.
+    /// Gives a segment to the flow in a slot of a group, then announces the result to the
+    /// application. Inlined, and without the flow's name, so that the flow is looked up once.
     #[inline(always)]
     fn segment_here(
         &mut self,
         cx: &mut TcpContext<'_>,
-        id: FlowId,
+        (group, slot): (usize, u32),
         seg: &Segment<'_>,
         mut mbuf: Mbuf,
     ) -> Verdict {
         let TcpContext { io, flows, batch } = cx;
         let Segment { work, packet, .. } = seg;
         let Flows { groups, touched, .. } = &mut **flows;
-        let Some(flow) = flow_of(groups, id) else { return Ok(()) };
+        let Some(flow) = groups[group].as_mut().and_then(|group| group.at(slot)) else {
+            return Ok(());
+        };
+        let id = flow.socket.id;
         let Tcp { listeners, config: cfg, .. } = self;
         let now_us = io.cx.now_us;
         let (mut ecn, mut early) = (packet.ip.ecn(), false);
