@@ -320,7 +320,18 @@ impl<B: RxBuf> Tcb<B> {
         self.follow_model(now_us, report);
     }
 
+    #[inline(always)]
     fn grow_window(&mut self, report: &AckReport, marked_bytes: u32, now_us: u64) {
+        // Most messages are far shorter than the window. (What is in flight by SACK is not more.)
+        let is_plain = self.phase == Phase::Open && !self.records.is_large();
+        let flight_bytes = self.flight_bytes().saturating_add(report.acked);
+        if !is_plain || !self.cc.on_ack_within_half(flight_bytes, now_us) {
+            self.grow_used_window(report, marked_bytes, now_us);
+        }
+    }
+
+    #[inline(never)]
+    fn grow_used_window(&mut self, report: &AckReport, marked_bytes: u32, now_us: u64) {
         let mut acked_bytes = match (self.phase, self.flags.has(Flags::SACK)) {
             // An acknowledgement may cover what has left the network long before. Without SACK
             // nothing tells how much of it (RFC 3465 section 2.3, L = 1).

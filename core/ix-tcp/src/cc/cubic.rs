@@ -71,17 +71,26 @@ impl Cubic {
 
     #[inline]
     pub(super) fn on_ack(&mut self, ack: &Ack, now_us: u64) {
-        let now_ms = (now_us / 1000) as u32;
-        let since_last_ms = now_ms.wrapping_sub(self.acked_at_ms);
-        self.acked_at_ms = now_ms;
         if !ack.validates(self.cwnd_bytes) {
-            // Time in which the window was not the limit does not count (RFC 9438 section 5.8).
-            self.origin_ms = self.origin_ms.wrapping_add(since_last_ms);
-        } else if self.cwnd_bytes < self.ssthresh_bytes {
+            return self.leave_out_time(now_us);
+        }
+        let now_ms = (now_us / 1000) as u32;
+        self.acked_at_ms = now_ms;
+        if self.cwnd_bytes < self.ssthresh_bytes {
             self.cwnd_bytes = slow_start(self.cwnd_bytes, self.ssthresh_bytes, ack.acked_bytes);
         } else {
             self.avoid_congestion(ack, now_ms);
         }
+    }
+
+    /// An acknowledgement came while the window was not the limit: the time since the one before
+    /// does not count (RFC 9438 section 5.8).
+    #[inline]
+    pub(super) fn leave_out_time(&mut self, now_us: u64) {
+        let now_ms = (now_us / 1000) as u32;
+        let since_last_ms = now_ms.wrapping_sub(self.acked_at_ms);
+        self.acked_at_ms = now_ms;
+        self.origin_ms = self.origin_ms.wrapping_add(since_last_ms);
     }
 
     fn avoid_congestion(&mut self, ack: &Ack, now_ms: u32) {

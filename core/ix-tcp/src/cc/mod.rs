@@ -164,6 +164,19 @@ impl Control {
         }
     }
 
+    /// [`Self::on_ack`] of CUBIC where at most these bytes were in flight since a window of data
+    /// ago, if that is less than half of the window. Otherwise it does nothing and returns false.
+    #[inline(always)]
+    pub fn on_ack_within_half(&mut self, flight_bytes: u32, now_us: u64) -> bool {
+        match self {
+            Control::Cubic(cubic) if flight_bytes < cubic.cwnd_bytes / 2 => {
+                cubic.leave_out_time(now_us);
+                true
+            }
+            _ => false,
+        }
+    }
+
     /// To be called when fast recovery begins, once for a window of data: reduces the window.
     ///
     /// `flight_bytes` is FlightSize (RFC 5681 section 2): sent and not cumulatively acknowledged.
