@@ -6,10 +6,10 @@
 //! was. Data of our own could have carried the acknowledgement, so the next wait is twice as long.
 //! More data from the peer may have waited for it, so the next wait is the shortest again.
 //!
-//! Where the longest wait was in vain too, acknowledgements are sent at once: each costs a packet in
-//! any case, and without a wait no timer has to look at the connection again, which is out of the
-//! caches by then where there are very many. When data follows such an acknowledgement so soon that
-//! a wait would have saved it, acknowledgements wait again.
+//! Where the longest wait was in vain too, acknowledgements are sent at once: each costs a packet
+//! in any case, and without a wait no timer has to look at the connection again, which is out of
+//! the caches by then where there are very many. When data follows such an acknowledgement so soon
+//! that a wait would have saved it, acknowledgements wait again.
 use crate::Config;
 
 /// The state of a connection's acknowledgement delay, in one octet.
@@ -57,8 +57,8 @@ impl AckPace {
         self.0 |= Self::IN_VAIN;
     }
 
-    /// New data was sent, `silence_us` after the peer's last segment. A connection with data in both
-    /// directions is not in the peer's slow start: its acknowledgements wait from now on.
+    /// New data was sent, `silence_us` after the peer's last segment. A connection with data in
+    /// both directions is not in the peer's slow start: its acknowledgements wait from now on.
     #[inline]
     pub(crate) fn data_sent(&mut self, cfg: &Config, silence_us: u64) {
         self.0 &= !Self::QUICK;
