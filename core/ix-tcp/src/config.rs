@@ -33,8 +33,9 @@ pub(crate) const RCV_BUF_UNIT_BYTES: u32 = 64;
 /// The largest buffer holds at most this many times as many full segments as the first one.
 const FACTOR_MAX: u32 = 8;
 
-/// Bytes of a frame that a device receives into one buffer.
-const RCV_BUFFER_BYTES: u32 = 1792;
+/// Bytes of a frame that every device receives into one buffer: the smallest buffer is that of a
+/// memif client.
+const RCV_BUFFER_BYTES: u32 = 1600;
 /// Ethernet, IPv4 and TCP with a timestamp.
 const HEADERS_BYTES_USUAL: u32 = 66;
 
@@ -247,5 +248,17 @@ impl Config {
         let by_buffers = self.rcv_buffers_max.saturating_mul(FACTOR_MAX * self.rcv_buffer_bytes());
         let by_units = u32::from(u16::MAX) * RCV_BUF_UNIT_BYTES;
         self.rcv_buf_max_bytes.min(by_buffers).min(by_units)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_smallest_receive_buffer_counts() {
+        let of_mss = |mss| Config { mss, ..Config::default() }.rcv_buffer_bytes();
+        assert_eq!([1460, 1534].map(of_mss), [1460, 1534], "one buffer each");
+        assert_eq!([1535, 1600, 1726].map(of_mss), [767, 800, 863], "two");
     }
 }
