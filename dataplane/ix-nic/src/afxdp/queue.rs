@@ -286,6 +286,11 @@ impl Queue {
                 false => (1, usize::from(!devices.contains(&mbuf.frame()))),
                 true => needs_of(&mbuf, memory, devices),
             };
+            if never_fits((buffers, copies), self.sizes.tx, self.copies_made) {
+                self.counted.tx_failed += 1;
+                tx_pool.put_frame(memory, mbuf);
+                continue;
+            }
             if socket.tx.room(buffers) < buffers || copies > self.copies.len() {
                 packets.push_front(mbuf);
                 break;
@@ -402,6 +407,12 @@ fn needs_of(mbuf: &Mbuf, memory: &PacketMemory, devices: &Range<u32>) -> (u32, u
     needs
 }
 
+/// Whether a packet of so many buffers, of which so many must be copied, would wait for ever.
+#[inline]
+fn never_fits((buffers, copies): (u32, usize), ring: u32, copies_made: usize) -> bool {
+    buffers > ring || copies > copies_made
+}
+
 /// Moves received packets out of the devices' frames, as far as there are other ones.
 #[cold]
 fn spare_devices(
@@ -433,4 +444,20 @@ fn whole_frames(socket: &Socket, frags: bool, max: u32) -> u32 {
         }
     }
     whole
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_packet_that_never_fits_is_known() {
+        let ring = 8;
+        for (needs, never) in
+            [((8, 0), false), ((9, 0), true), ((8, COPIES), false), ((8, COPIES + 1), true)]
+        {
+            assert_eq!(never_fits(needs, ring, COPIES), never, "{needs:?}");
+        }
+        assert!(!never_fits((ring, 0), ring, 0), "the kernel has all frames");
+    }
 }
