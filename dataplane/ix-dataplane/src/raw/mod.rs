@@ -189,10 +189,14 @@ impl PacketQueues {
             if len < ethernet::HEADER_BYTES {
                 return Err(CallError::Invalid);
             }
-            judge_foreign(io, qdisc, device, &mbuf).map(|()| len).map_err(|reason| {
+            judge_foreign(io, qdisc, device, &mbuf).map_err(|reason| {
                 io.cx.metrics.drop_local(reason);
                 CallError::Filtered
-            })
+            })?;
+            match is_to_sender(mbuf.bytes(&io.cx.shared.memory), io.ports[device].info.mac) {
+                true => Err(CallError::Invalid),
+                false => Ok(len),
+            }
         });
         match judged {
             Ok(len) => {
@@ -374,6 +378,14 @@ fn enqueue(cx: &mut Context, queue: Queue, tails: usize, mbuf: Mbuf) -> Option<M
     cx.attached.push(queue.owner, Event::PacketRecv { cookie: queue.cookie, data });
     cx.lend(mbuf, queue.owner);
     None
+}
+
+/// Whether a frame is for the device that would send it, or for its own source. No device returns
+/// such a frame, and to the dataplane it would look like a packet of its own to itself
+/// ([`crate::looped`]).
+fn is_to_sender(frame: &[u8], own: MacAddr) -> bool {
+    let dst = frame.get(..6);
+    dst == Some(&own[..]) || dst == frame.get(6..12)
 }
 
 /// Whether a frame that the application has built may be sent.

@@ -471,3 +471,28 @@ fn threads_hear_each_other_in_order_and_no_flood_fills_an_array() {
     assert!(heard.into_iter().eq(0..said));
     assert_eq!(host.call(0, Call::Signal { thread: 1, value: 5 }), 0, "there is room again");
 }
+
+/// No device returns a frame to its sender: the dataplane must not take one for its own.
+#[test]
+fn no_frame_is_sent_to_its_sender() {
+    let mut host = host(1, "");
+    let queue = host.bind(packet_kind::ETHER_TYPE, 0x88b5, 7);
+    assert!(queue > 0);
+    let to_itself = link(MAC);
+    let mut forged = vec![0x66; 14 + 28 + 30];
+    let ours = FrameHeader { eth_src: MAC, src: to_itself.dst, ..to_itself };
+    ours.emit_udp(&mut forged, 9, 4000, 30, Checksum::of(&[0x66; 30]));
+    host.device.take_sent();
+    let invalid = CallError::encode(Err(CallError::Invalid));
+    assert_eq!(host.send(queue, &forged), invalid);
+    assert_eq!(host.send(queue, &of_type(MAC, MAC, 0x88b5)), invalid);
+    assert_eq!(host.send(queue, &of_type(PEER_MAC, MAC, 0x88b5)), 60);
+    host.cycle(0);
+    host.cycle(0);
+    assert_eq!((host.device.take_sent().len(), host.drops("udp_no_socket")), (1, 0));
+    // Filters that allow any source change nothing.
+    host.set_rules("tx udp; tx eth type 0x88b5");
+    assert_eq!(host.send(queue, &forged), invalid);
+    assert_eq!(host.send(queue, &of_type(MAC, MAC, 0x88b5)), invalid);
+    assert_eq!(host.send(queue, &of_type(PEER_MAC, MAC, 0x88b5)), 60);
+}
