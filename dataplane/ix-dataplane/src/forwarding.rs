@@ -35,8 +35,8 @@ pub(crate) struct Source {
 pub(crate) enum Taken {
     /// Nothing complete.
     Nothing,
-    /// A packet, received by this device.
-    Packet(u8),
+    /// A packet, received by this device, and whether it was sent to an own address.
+    Packet(u8, bool),
     /// A message.
     Message(Message),
 }
@@ -46,9 +46,9 @@ impl Source {
     #[inline]
     pub fn take(&mut self, rx_pool: &mut Pool, out: &mut Vec<RxPacket>) -> Taken {
         while let Some(item) = self.ring.pop() {
-            let (port, packet) = match item {
+            let (port, looped, packet) = match item {
                 Forwarded::Message(message) => return Taken::Message(message),
-                Forwarded::Packet { port, packet } => (port, packet),
+                Forwarded::Packet { port, looped, packet } => (port, looped, packet),
             };
             rx_pool.adopt(&packet.mbuf);
             if packet.more {
@@ -57,7 +57,7 @@ impl Source {
             }
             out.append(&mut self.parts);
             out.push(packet);
-            return Taken::Packet(port);
+            return Taken::Packet(port, looped);
         }
         Taken::Nothing
     }
@@ -198,7 +198,7 @@ mod tests {
         // SAFETY: no memory behind the number; it is only carried.
         let mbuf = unsafe { ix_mem::Mbuf::from_frame(0) };
         let packet = RxPacket { mbuf, more: false };
-        assert!(a.push(1, Forwarded::Packet { port: 0, packet }).is_err());
+        assert!(a.push(1, Forwarded::Packet { port: 0, looped: false, packet }).is_err());
         let mut got = Vec::new();
         while got.len() < count {
             while let Some(item) = b.incoming[0].as_mut().and_then(|source| source.ring.pop()) {

@@ -7,10 +7,14 @@
 use crate::context::Context;
 use crate::observe::metrics::LocalDrop;
 use crate::ports::Port;
+use crate::receive::pressure::in_devices;
 use ix_mem::Mbuf;
 use ix_nic::RxPacket;
 use ix_wire::{IpAddr, ethernet};
 use std::sync::atomic::Ordering;
+
+/// Most buffers of such packets that wait; later packets are lost, as in a network card.
+const WAITING_MAX: usize = 1024;
 
 /// Where an Ethernet frame has the addresses of IPv4, and of IPv6.
 const ADDRESSES_V4: (usize, usize) = (26, 30);
@@ -41,7 +45,10 @@ impl Context {
                 match self.enters(&mbuf, ports.len()) {
                     None => ports[index].queue.push_back(mbuf),
                     Some(to) => {
-                        self.receive_copy(to, ports[usize::from(to)].info.mac, &mbuf);
+                        match self.may_receive(ports, &mbuf) {
+                            true => self.receive_copy(to, ports[usize::from(to)].info.mac, &mbuf),
+                            false => self.metrics.drop_local(LocalDrop::NoRxFrame),
+                        }
                         self.tx_pool.put_frame(&self.shared.memory, mbuf);
                     }
                 }
@@ -72,13 +79,20 @@ impl Context {
         is_ours.then(|| self.shared.config.device_of(dst, devices))
     }
 
+    /// Whether frames can be spared for a copy: a quarter stays for what devices receive. Frames
+    /// that devices hold count, as in [`crate::receive::pressure`].
+    fn may_receive(&self, ports: &[Port], sent: &Mbuf) -> bool {
+        let buffers = sent.buffers(&self.shared.memory);
+        let (free, owned) = (self.rx_pool.free(), self.rx_pool.owned());
+        let is_much =
+            || free >= owned / 4 || free >= owned / 16 && free + in_devices(ports) >= owned / 4;
+        self.looped.len() + buffers <= WAITING_MAX && free >= buffers && is_much()
+    }
+
     /// Puts a copy where the thread receives it. A frame in several buffers is one there as well.
     fn receive_copy(&mut self, port: u8, mac: [u8; 6], sent: &Mbuf) {
-        let Context { rx_pool, shared, looped, metrics, .. } = self;
+        let Context { rx_pool, shared, looped, .. } = self;
         let memory = &shared.memory;
-        if rx_pool.free() < sent.buffers(memory) {
-            return metrics.drop_local(LocalDrop::NoRxFrame);
-        }
         let mut left = sent.frame_len(memory);
         for (index, piece) in sent.pieces(memory).enumerate() {
             let Some(mut mbuf) = rx_pool.take() else { break };

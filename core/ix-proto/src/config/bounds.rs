@@ -48,8 +48,8 @@ impl Bounds {
 pub const PREFIX: Bounds = from(0, 32);
 /// Prefix length of an IPv6 network.
 pub const PREFIX_V6: Bounds = from(0, 128);
-/// Elastic threads. Where a packet's origin is a byte, two more values stand for other origins.
-pub const THREADS: Bounds = from(1, 254);
+/// Elastic threads. Where a packet's origin is a byte, three more values stand for other origins.
+pub const THREADS: Bounds = from(1, 253);
 /// Batch bound B, packets.
 pub const BATCH: Bounds = from(1, 1024);
 /// Receive frames, and frames for built packets, of each elastic thread.

@@ -583,7 +583,7 @@ mod tests {
             (with(|c| c.host_addrs[0].1 = 33), "33 is out of range: 0 to 32"),
             (with(|c| c.host_addrs = vec![c.host_addrs[0]; 257]), "1 to 256"),
             (with(|c| c.cpus.clear()), "`cpu`"),
-            (with(|c| c.cpus = vec![0; 255]), "`cpu`"),
+            (with(|c| c.cpus = vec![0; 254]), "`cpu`: 254 is out of range: 1 to 253"),
             (with(|c| c.arp = vec![(ip("10.1.2.9"), [2; 6]); 513]), "`arp`"),
             (with(|c| c.routes = route_by(|r| r.source = None)), "`route` to 10.9.0.0/16"),
             (with(|c| c.routes = route_by(|r| r.source = Some(ip("10.1.2.4")))), "`route` to"),

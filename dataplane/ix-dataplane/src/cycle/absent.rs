@@ -14,7 +14,7 @@ use crate::flows::flow::{Flow, Holder};
 use crate::flows::flow_of;
 use crate::flows::handle::FlowId;
 use crate::observe::metrics::LocalDrop;
-use crate::receive::batch::{Origin, Work};
+use crate::receive::batch::{Origin, Via, Work};
 use crate::tcp::connections::announce_early_data;
 use ix_mem::Mbuf;
 use ix_nic::RxPacket;
@@ -31,7 +31,7 @@ const CHANGES: TcpFlags = TcpFlags(TcpFlags::SYN.0 | TcpFlags::RST.0 | TcpFlags:
 
 /// Packets that have waited for a process that has returned.
 #[derive(Default)]
-pub(super) struct Returned(VecDeque<Kept>);
+pub(super) struct Returned(pub(super) VecDeque<Kept>);
 
 impl Returned {
     /// True if packets wait.
@@ -108,10 +108,10 @@ impl ElasticThread {
     pub(super) fn hold_kept(&mut self, group: usize) {
         let ElasticThread { io, migrations, returned, .. } = self;
         let first = Kept::take(&mut returned.0, group as u8);
-        for Kept { port, packet, .. } in
+        for Kept { port, looped, packet, .. } in
             first.into_iter().chain(io.cx.attached.take_kept(group as u8))
         {
-            migrations.hold(group, Origin { port, from: Origin::DEVICE }, packet);
+            migrations.hold(group, Origin { port, from: Via::here(looped) }, packet);
         }
     }
 
@@ -273,7 +273,7 @@ impl ElasticThread {
         }
         let has_group = matches!(work.parsed, Parsed::Tcp(_) | Parsed::Udp(_));
         let (port, group) = (work.port, has_group.then_some(work.group));
-        let looped = work.from == Origin::LOOPED;
+        let looped = work.from.is_looped();
         let kept = &mut cx.attached[owner].kept;
         let mut keep = |mbuf, more| {
             kept.push_back(Kept { port, looped, group, packet: RxPacket { mbuf, more } });

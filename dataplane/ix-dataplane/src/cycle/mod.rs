@@ -9,6 +9,8 @@
 //! carries out what migrations need, and `rest.rs` does what is due when no packet arrives.
 mod absent;
 mod calls;
+#[cfg(test)]
+mod looped_tests;
 mod moves;
 mod non_responsive;
 mod packets;

@@ -6,7 +6,7 @@ use crate::migration::message::Message;
 use crate::migration::on_cpu::{OnCpu, ReadOnCpu};
 use crate::migration::{Action, Input, MigrateError, Sight, Table, Way, ship, unsent};
 use crate::ports::{self, Port};
-use crate::receive::batch::Origin;
+use crate::receive::batch::{Origin, Via};
 use ix_abi::Event;
 use ix_nic::RxPacket;
 use ix_proto::GroupSet;
@@ -99,6 +99,7 @@ impl ElasticThread {
             && !self.flows.is_unsettled()
             && !self.forwarding.has_backlog()
             && !self.keeps_packets()
+            && self.io.cx.looped.is_empty()
     }
 
     /// Sets whether this thread accepts flow groups. It does at first. A thread that is to be
@@ -138,9 +139,9 @@ impl ElasticThread {
 
     /// What to do with a packet whose group may not be this thread's.
     #[cold]
-    pub(super) fn way(&mut self, group: usize, from: u8) -> Way {
+    pub(super) fn way(&mut self, group: usize, from: Via) -> Way {
         let view = View { cx: &self.io.cx, ports: &self.io.ports, read_on_cpu: self.read_on_cpu };
-        let way = self.migrations.way(group, from, &view);
+        let way = self.migrations.way(group, from.number(), &view);
         self.act();
         way
     }
@@ -148,7 +149,9 @@ impl ElasticThread {
     /// Sends a packet on its way, which is not [`Way::Here`].
     pub(super) fn send_on(&mut self, way: Way, group: usize, origin: Origin, packet: RxPacket) {
         match way {
-            Way::To(thread) => self.hand_over(thread, origin.port, packet),
+            Way::To(thread) => {
+                self.hand_over(thread, (origin.port, origin.from.is_looped()), packet)
+            }
             Way::Here | Way::Hold => {
                 self.migrations.hold(group, origin, packet);
                 self.act();
@@ -166,7 +169,9 @@ impl ElasticThread {
     fn carry_out(&mut self, action: Action) {
         match action {
             Action::Tell(to, message) => self.tell_thread(to, message),
-            Action::HandOver { to, port, packet } => self.hand_over(to, port, packet),
+            Action::HandOver { to, port, looped, packet } => {
+                self.hand_over(to, (port, looped), packet)
+            }
             Action::Misrouted(packet) => {
                 self.io.cx.metrics.counters.misrouted.add(1);
                 self.io.cx.rx_pool.put(packet.mbuf);

@@ -10,7 +10,7 @@ use crate::migration::message::{Forwarded, Message};
 use crate::observe::capture::{Mark, Sniffer, Staged};
 use crate::observe::metrics::{LocalDrop, Stage};
 use crate::raw::Claimed;
-use crate::receive::batch::{Origin, Work};
+use crate::receive::batch::{Origin, Via, Work};
 use crate::receive::fragments::{self, WholeFrame};
 use crate::receive::pressure::{Pressure, Supply, rx_supply};
 use crate::receive::{Receive, hears_routers};
@@ -132,8 +132,9 @@ impl ElasticThread {
             while receive.burst.len() < room {
                 match source.take(&mut io.cx.rx_pool, &mut receive.burst) {
                     Taken::Nothing => break,
-                    Taken::Packet(port) => {
-                        let origin = Origin { port, from: from as u8 };
+                    Taken::Packet(port, looped) => {
+                        let from = Via::of(from as u8, looped);
+                        let origin = Origin { port, from };
                         receive.origins.resize(receive.burst.len(), origin);
                     }
                     Taken::Message(Message::Signal { of, life, value }) => {
@@ -160,9 +161,9 @@ impl ElasticThread {
         while self.receive.has_room() || more {
             match self.migrations.pop_replay() {
                 None => break,
-                Some(Forwarded::Packet { port, packet }) => {
+                Some(Forwarded::Packet { port, looped, packet }) => {
                     more = packet.more;
-                    self.receive.push(Origin { port, from: Origin::REPLAY }, packet);
+                    self.receive.push(Origin { port, from: Via::of(Via::REPLAY, looped) }, packet);
                 }
                 Some(Forwarded::Message(message)) => {
                     self.migrations.receive(self.io.cx.index, message);
@@ -171,15 +172,17 @@ impl ElasticThread {
         }
     }
 
-    /// Adds packets that this thread has sent to own addresses.
+    /// Adds packets that this thread has sent to own addresses, up to half of the batch, so that
+    /// devices are served too.
     #[cold]
     #[inline(never)]
     fn poll_looped(&mut self) {
         let mut more = false;
-        while self.receive.has_room() || more {
+        let room = self.receive.share_with_looped();
+        while self.receive.burst.len() < room || more {
             let Some((port, packet)) = self.io.cx.looped.pop_front() else { break };
             more = packet.more;
-            self.receive.push(Origin { port, from: Origin::LOOPED }, packet);
+            self.receive.push(Origin { port, from: Via::here(true) }, packet);
         }
     }
 
@@ -190,8 +193,7 @@ impl ElasticThread {
         while self.receive.has_room() || more {
             let Some(Kept { port, looped, packet, .. }) = self.returned.pop() else { break };
             more = packet.more;
-            let from = if looped { Origin::LOOPED } else { Origin::DEVICE };
-            self.receive.push(Origin { port, from }, packet);
+            self.receive.push(Origin { port, from: Via::here(looped) }, packet);
         }
     }
 
@@ -215,7 +217,7 @@ impl ElasticThread {
                 tails += 1;
                 self.receive.batch.push_tail(tail.mbuf);
             }
-            let is_new = origin.from == Origin::DEVICE;
+            let is_new = origin.from == Via::NEW;
             self.sort(origin, packet.mbuf, tails, total_len, is_new);
         }
         drop(packets);
@@ -227,7 +229,8 @@ impl ElasticThread {
     fn sort(&mut self, origin: Origin, mbuf: Mbuf, tails: usize, total_len: usize, is_new: bool) {
         self.receive.work.push(origin, tails);
         let Io { cx, ports, .. } = &self.io;
-        let mut found = self.receive.classify_here(cx, ports, &mbuf, total_len, (is_new, !is_new));
+        let as_what = (is_new, origin.from.is_looped());
+        let mut found = self.receive.classify_here(cx, ports, &mbuf, total_len, as_what);
         if tails > 0 && is_new && found.is_ok() {
             found = self.receive.verify_tails(cx, ports, &mbuf).and(found);
         }
@@ -271,11 +274,11 @@ impl ElasticThread {
     fn take_fragment(&mut self, origin: Origin, mbuf: Mbuf, tails: usize) {
         let port = &self.io.ports[usize::from(origin.port)];
         let total_len = self.receive.batch.last_tails(tails).fold(mbuf.len(), |n, t| n + t.len());
-        let may_be_own = origin.from != Origin::DEVICE;
-        let read = match fragments::read(&self.io.cx, port, &mbuf, total_len, may_be_own) {
-            Ok(read) => read,
-            Err(reason) => return self.claim_or_drop(origin.port, mbuf, tails, reason),
-        };
+        let read =
+            match fragments::read(&self.io.cx, port, &mbuf, total_len, origin.from.is_looped()) {
+                Ok(read) => read,
+                Err(reason) => return self.claim_or_drop(origin.port, mbuf, tails, reason),
+            };
         if !self.migrations.is_home(read.group) {
             let way = self.way(read.group, origin.from);
             if way != Way::Here {
@@ -306,8 +309,7 @@ impl ElasticThread {
         tails.into_iter().for_each(|tail| self.receive.batch.push_tail(tail));
         self.receive.work.push(origin, count);
         let Io { cx, ports, .. } = &self.io;
-        let mut found =
-            self.receive.classify(cx, ports, &mbuf, total_len, origin.from != Origin::LOOPED);
+        let mut found = self.receive.classify(cx, ports, &mbuf, total_len, origin.from.is_looped());
         if count > 0 && found.is_ok() {
             found = self.receive.verify_tails(cx, ports, &mbuf).and(found);
         }
@@ -362,7 +364,7 @@ impl ElasticThread {
                 self.sniffed(staged, Mark { time_us, len, port, ..Mark::default() });
             }
             Claimed::Elsewhere(to, mbuf) => {
-                self.hand_over(to, port, RxPacket { mbuf, more: false });
+                self.hand_over(to, (port, false), RxPacket { mbuf, more: false });
             }
             Claimed::Dropped(reason, mbuf) => self.drop_packet(port, mbuf, tails, reason),
         }
@@ -405,9 +407,9 @@ impl ElasticThread {
 
     /// Hands a packet and its frame to another thread. If the ring is full it is lost, as in a
     /// network card.
-    pub(super) fn hand_over(&mut self, to: usize, port: u8, packet: RxPacket) {
+    pub(super) fn hand_over(&mut self, to: usize, (port, looped): (u8, bool), packet: RxPacket) {
         self.io.cx.rx_pool.disown(&packet.mbuf);
-        match self.forwarding.push(to, Forwarded::Packet { port, packet }) {
+        match self.forwarding.push(to, Forwarded::Packet { port, looped, packet }) {
             Ok(()) => {
                 self.io.cx.metrics.counters.forwarded.add(1);
                 self.shared.ring_thread(to);
@@ -493,8 +495,8 @@ impl ElasticThread {
             sent: false,
             // ICMP and ARP belong to no flow.
             group: staged.is_some_and(|staged| staged.has_flow()).then_some(work.group),
-            held: work.from == Origin::REPLAY,
-            by_thread: (work.from < Origin::LOOPED).then_some(work.from),
+            held: work.from.number() == Via::REPLAY,
+            by_thread: (work.from.number() < Via::LOOPED).then(|| work.from.number()),
             dropped: dropped.map(Dropped::index),
         };
         self.sniffed(staged, mark);

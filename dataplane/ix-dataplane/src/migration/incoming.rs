@@ -6,7 +6,7 @@ use super::routes::HELD;
 use super::unsent::Unsent;
 use super::{Action, Migrations, OVERDUE_US, QUIET_US, Sight, since};
 use crate::flows::handle::FlowId;
-use crate::receive::batch::Origin;
+use crate::receive::batch::Via;
 use ix_nic::Fence;
 use ix_proto::GroupSet;
 use ix_proto::{MigrationEnd, MigrationRecord};
@@ -119,7 +119,7 @@ impl Incoming {
 
     /// Whether packets from this origin need not wait.
     pub fn is_open_to(&self, from: u8) -> bool {
-        let is_next = usize::from(from) == self.from || from == Origin::REPLAY;
+        let is_next = usize::from(from) == self.from || from == Via::REPLAY;
         self.state == State::Open && (is_next || planted::is(Bug::LocalFirst))
     }
 

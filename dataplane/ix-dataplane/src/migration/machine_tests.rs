@@ -6,7 +6,7 @@ use super::message::{Forwarded, Message, Ship};
 use super::on_cpu::OnCpu;
 use super::planted::{Bug, plant};
 use super::{Action, BOUND_US, Input, MigrateError, Migrations, Sight, Table, Way};
-use crate::receive::batch::Origin;
+use crate::receive::batch::{Origin, Via};
 use ix_mem::Mbuf;
 use ix_nic::RxPacket;
 use ix_proto::GroupSet;
@@ -170,9 +170,9 @@ impl World {
                 Action::Tell(to, message) => {
                     self.threads[to].rings[index].push_back(Forwarded::Message(message));
                 }
-                Action::HandOver { to, port, packet } => {
+                Action::HandOver { to, port, looped, packet } => {
                     let ring = &mut self.threads[to].rings[index];
-                    ring.push_back(Forwarded::Packet { port, packet });
+                    ring.push_back(Forwarded::Packet { port, looped, packet });
                 }
                 Action::Leaves { .. } if self.device == Device::Fixed => {}
                 Action::Leaves { group, to } => {
@@ -233,7 +233,7 @@ impl World {
         while burst.len() < batch {
             match thread.machine.pop_replay() {
                 None => break,
-                Some(Forwarded::Packet { packet, .. }) => burst.push((Origin::REPLAY, packet)),
+                Some(Forwarded::Packet { packet, .. }) => burst.push((Via::REPLAY, packet)),
                 Some(Forwarded::Message(message)) => thread.machine.receive(index, message),
             }
         }
@@ -251,7 +251,7 @@ impl World {
         }
         let room = if thread.machine.holds_too_many(1 << 20) { 0 } else { batch - burst.len() };
         let got = room.min(thread.queue.len());
-        burst.extend(thread.queue.drain(..got).map(|number| (Origin::DEVICE, packet(number))));
+        burst.extend(thread.queue.drain(..got).map(|number| (Via::DEVICE, packet(number))));
         if room > 0 && thread.machine.is_active() {
             thread.machine.polled(0, room, got);
         }
@@ -270,13 +270,13 @@ impl World {
             match thread.machine.way(group, from, &eyes) {
                 Way::Here => here.push(number),
                 Way::To(to) => {
-                    let item = Forwarded::Packet { port: 0, packet };
+                    let item = Forwarded::Packet { port: 0, looped: false, packet };
                     self.act(index);
                     self.threads[to].rings[index].push_back(item);
                 }
                 Way::Hold => {
                     self.act(index);
-                    let origin = Origin { port: 0, from };
+                    let origin = Origin { port: 0, from: Via::of(from, false) };
                     self.threads[index].machine.hold(group, origin, packet);
                 }
             }

@@ -18,6 +18,8 @@ pub enum Forwarded {
     Packet {
         /// The device.
         port: u8,
+        /// A thread of this dataplane has sent it to an own address.
+        looped: bool,
         /// The packet, with its frame.
         packet: RxPacket,
     },

@@ -115,7 +115,7 @@ pub(crate) enum Action {
     /// Send a message to another thread.
     Tell(usize, Message),
     /// Hand a packet to another thread.
-    HandOver { to: usize, port: u8, packet: RxPacket },
+    HandOver { to: usize, port: u8, looped: bool, packet: RxPacket },
     /// Free a packet that no migration waits for.
     Misrouted(RxPacket),
     /// Steer a group to its new thread in the devices' tables, and tell the application.

@@ -3,7 +3,7 @@ use super::message::{Forwarded, Message};
 use super::planted::{self, Bug};
 use super::{Action, Migrations, OVERDUE_US, Sight};
 use crate::flows::handle::FlowId;
-use crate::receive::batch::Origin;
+use crate::receive::batch::{Origin, Via};
 use ix_nic::RxPacket;
 use std::collections::VecDeque;
 
@@ -126,15 +126,15 @@ impl Migrations {
 
     /// Stores a packet whose way is [`Way::Hold`] with the others of its group.
     pub fn hold(&mut self, group: usize, origin: Origin, packet: RxPacket) {
-        let port = origin.port;
+        let (port, looped) = (origin.port, origin.from.is_looped());
         let serial = self.incoming.iter_mut().find(|i| i.keeps(group));
-        if origin.from == Origin::DEVICE
+        if origin.from == Via::NEW
             && let Some((from, serial)) = serial.and_then(|incoming| incoming.first())
         {
             self.tell(from, Message::First(serial));
         }
-        match self.queue(group, origin.from) {
-            Some(queue) => queue.push_back(Forwarded::Packet { port, packet }),
+        match self.queue(group, origin.from.number()) {
+            Some(queue) => queue.push_back(Forwarded::Packet { port, looped, packet }),
             // Cannot happen: each held packet is held for a migration.
             None => self.act(Action::Misrouted(packet)),
         }
@@ -165,7 +165,7 @@ impl Migrations {
         }
         let question = Forwarded::Message(Message::Where { group, asks });
         // The group is here or on its way here: the question goes behind what was held before it.
-        let from = if from == self.index { Origin::REPLAY } else { from as u8 };
+        let from = if from == self.index { Via::REPLAY } else { from as u8 };
         let open = self.incoming.iter().any(|i| i.keeps(number) && i.is_open_to(from));
         let leaving = self.outgoing.iter().any(|o| o.holds(number));
         if open || leaving {
@@ -194,8 +194,8 @@ impl Migrations {
         for item in held {
             self.sent.insert(group);
             match item {
-                Forwarded::Packet { port, packet } => {
-                    self.act(Action::HandOver { to: owner, port, packet })
+                Forwarded::Packet { port, looped, packet } => {
+                    self.act(Action::HandOver { to: owner, port, looped, packet })
                 }
                 Forwarded::Message(message) => self.tell(owner, message),
             }

@@ -2,26 +2,62 @@
 use super::edge::Edge;
 use super::pressure::{Pressure, Supply};
 use ix_mem::{Mbuf, Pool};
+use ix_proto::config::bounds::THREADS;
 use ix_wire::Parsed;
 use std::collections::VecDeque;
+
+// No thread has the number of another origin.
+const _: () = assert!(THREADS.most <= Via::LOOPED as u64);
 
 /// The origin of a packet of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Origin {
     /// The device it came in on.
     pub port: u8,
-    /// The thread that handed it over, [`Origin::DEVICE`], [`Origin::REPLAY`] or
-    /// [`Origin::LOOPED`].
-    pub from: u8,
+    /// How it came.
+    pub from: Via,
 }
 
-impl Origin {
+/// How a packet came: by the thread that handed it over, [`Via::DEVICE`], [`Via::REPLAY`] or
+/// [`Via::LOOPED`]; and whether a thread of this dataplane has sent it to an own address. One
+/// number, because this is stored for each packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Via(u16);
+
+impl Via {
     /// Received from a device by this thread.
     pub const DEVICE: u8 = u8::MAX;
     /// Held before, and released now.
     pub const REPLAY: u8 = u8::MAX - 1;
     /// Sent by this thread to an own address.
     pub const LOOPED: u8 = u8::MAX - 2;
+    /// By a device of this thread.
+    pub const NEW: Via = Via::of(Via::DEVICE, false);
+
+    /// By a thread, or one of the constants; `looped`: a thread of this dataplane has sent it to
+    /// an own address.
+    #[inline]
+    pub const fn of(from: u8, looped: bool) -> Via {
+        Via(from as u16 | (looped as u16) << 8)
+    }
+
+    /// Received from a device by this thread, or `looped` by it.
+    pub const fn here(looped: bool) -> Via {
+        Via::of(if looped { Via::LOOPED } else { Via::DEVICE }, looped)
+    }
+
+    /// The thread, or one of the constants.
+    #[inline]
+    pub const fn number(self) -> u8 {
+        self.0 as u8
+    }
+
+    /// Whether a thread of this dataplane has sent it to an own address, so that its source may be
+    /// one of ours.
+    #[inline]
+    pub const fn is_looped(self) -> bool {
+        self.0 > u8::MAX as u16
+    }
 }
 
 /// A parsed packet of the batch. Its first mbuf is beside it in [`super::Receive`], so that walking
@@ -33,7 +69,7 @@ pub(crate) struct Work {
     pub port: u8,
     pub group: u8,
     /// As [`Origin::from`].
-    pub from: u8,
+    pub from: Via,
     pub hash: u64,
     /// The slot that probably has its flow, found when the batch began.
     pub guess: u32,
@@ -46,7 +82,7 @@ impl Work {
         tails: 0,
         port: 0,
         group: 0,
-        from: 0,
+        from: Via::NEW,
         hash: 0,
         guess: u32::MAX,
     };

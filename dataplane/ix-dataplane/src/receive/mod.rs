@@ -19,7 +19,7 @@ use crate::observe::metrics::LocalDrop;
 use crate::ports::Port;
 use crate::verdict::Dropped;
 use admission::Admission;
-use batch::{Batch, Origin, Work, WorkList};
+use batch::{Batch, Origin, Via, Work, WorkList};
 use edge::Edge;
 use fragments::UnderWay;
 use ix_mem::{Mbuf, prefetch_read};
@@ -50,6 +50,7 @@ pub(crate) struct Receive {
     size: usize,
     first_port: usize,
     first_thread: usize,
+    looped_first: bool,
     /// The polled packets; beside it where each came from.
     pub burst: Vec<RxPacket>,
     pub origins: Vec<Origin>,
@@ -70,6 +71,7 @@ impl Receive {
             size,
             first_port: 0,
             first_thread: 0,
+            looped_first: false,
             burst: Vec::with_capacity(size),
             origins: Vec::with_capacity(size),
             work: WorkList::new(size),
@@ -95,6 +97,15 @@ impl Receive {
         // Where only one packet fits it is theirs now and then.
         let odd = self.first_thread.min(1);
         (self.first_thread, self.burst.len() + (left + odd) / 2)
+    }
+
+    /// The length up to which the batch is filled with packets to own addresses: half of what is
+    /// left.
+    pub fn share_with_looped(&mut self) -> usize {
+        self.looped_first = !self.looped_first;
+        let left = self.size.saturating_sub(self.burst.len());
+        // Where only one packet fits it is theirs now and then.
+        self.burst.len() + (left + usize::from(self.looped_first)) / 2
     }
 
     /// Adds one piece of a packet to the batch.
@@ -129,7 +140,7 @@ impl Receive {
             let room = room.min(port.nic.waiting().map_or(room, share));
             let taken = port.nic.receive(&cx.shared.memory, &mut cx.rx_pool, room, burst);
             if taken > 0 {
-                origins.resize(burst.len(), Origin { port: index as u8, from: Origin::DEVICE });
+                origins.resize(burst.len(), Origin { port: index as u8, from: Via::NEW });
             }
             polled(index, room, taken);
             // Only a device that has returned all that was asked for may have more.
@@ -163,7 +174,8 @@ impl Receive {
         burst.len()
     }
 
-    /// [`Self::classify_here`] for packets that are rare.
+    /// [`Self::classify_here`] for packets that are rare, and that no filter has checked yet unless
+    /// they are `looped`.
     #[inline(never)]
     pub fn classify(
         &mut self,
@@ -171,9 +183,9 @@ impl Receive {
         ports: &[Port],
         mbuf: &Mbuf,
         total_len: usize,
-        is_new: bool,
+        looped: bool,
     ) -> Result<Option<usize>, Dropped> {
-        self.classify_here(cx, ports, mbuf, total_len, (is_new, true))
+        self.classify_here(cx, ports, mbuf, total_len, (!looped, looped))
     }
 
     /// Parses a packet into the last element of `work` and finds its flow group; `None`: any thread
@@ -363,7 +375,7 @@ pub(crate) fn check_destination(
     if !cx.is_local(dst) {
         return Err(DropReason::IpNotForUs);
     }
-    if !may_be_own && cx.is_local(src) {
+    if cx.is_local(src) && !may_be_own {
         return Err(DropReason::IpMartianSource);
     }
     Ok(())
@@ -401,6 +413,14 @@ mod tests {
         ] {
             let mut receive = Receive::new(size, Edge::new(1, 1, 1));
             assert_eq!([0; 3].map(|_| receive.share_with_threads(3)), shares);
+        }
+    }
+
+    #[test]
+    fn packets_to_own_addresses_leave_half_of_the_batch_to_others() {
+        for (size, shares) in [(64, [32, 32]), (3, [2, 1]), (1, [1, 0])] {
+            let mut receive = Receive::new(size, Edge::new(1, 1, 1));
+            assert_eq!([0; 2].map(|_| receive.share_with_looped()), shares);
         }
     }
 }

@@ -129,7 +129,8 @@ fn with_devices(cx: &Context, ports: &[Port], flows: usize, empty: usize, spare:
     Supply { share: supply.share.min(first_share(owned, flows)), ..supply }
 }
 
-fn in_devices(ports: &[Port]) -> usize {
+/// Frames that devices hold for receiving.
+pub(crate) fn in_devices(ports: &[Port]) -> usize {
     ports.iter().map(|port| port.nic.frames_held().0).sum()
 }
 

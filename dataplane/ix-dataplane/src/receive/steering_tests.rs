@@ -3,6 +3,7 @@ use crate::config::Config;
 use crate::cycle::ElasticThread;
 use crate::observe::metrics::ControlPage;
 use crate::receive::Work;
+use crate::receive::batch::Via;
 use crate::test_rig::{TestRig, device};
 use ix_mem::{Mbuf, Sizes};
 use ix_rig::{Arrays, SimDevice};
@@ -108,7 +109,15 @@ fn misrouting_on_purpose_is_counted() {
     let Parsed::Tcp(packet) = &parsed else { panic!("a SYN") };
     let hash = thread.shared.flow_hash.hash(&packet.tuple());
     let verdict = thread.handle(
-        &Work { parsed, tails: 0, port: 0, group: group as u8, from: 0, hash, guess: u32::MAX },
+        &Work {
+            parsed,
+            tails: 0,
+            port: 0,
+            group: group as u8,
+            from: Via::of(0, false),
+            hash,
+            guess: u32::MAX,
+        },
         mbuf,
     );
     assert_eq!(verdict, Ok(()));

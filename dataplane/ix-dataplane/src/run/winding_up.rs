@@ -146,6 +146,7 @@ impl ElasticThread {
 
     fn has_unsent(&self) -> bool {
         let queued = self.io.ports.iter().any(|port| !port.queue.is_empty());
-        queued || self.is_transmitting() || !self.flows.touched.is_empty()
+        let looped = !self.io.cx.looped.is_empty();
+        queued || looped || self.is_transmitting() || !self.flows.touched.is_empty()
     }
 }
