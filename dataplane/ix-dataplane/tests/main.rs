@@ -7,6 +7,7 @@ mod hostile_calls;
 mod jumbo;
 mod long_frames;
 mod outgoing;
+mod own_addresses;
 mod peer;
 mod sendv_bounds;
 mod windows;

@@ -93,7 +93,10 @@ impl Neighbors {
         port: u8,
     ) -> Resolution {
         let hop = cx.next_hop(port, ports.len(), (ends.local, ends.remote));
-        if let Some(mac) = hop.and_then(|hop| self.known.get(&hop)) {
+        // The hop of an own address may be a gateway, to which nothing for ourselves is sent.
+        if let Some(mac) = hop.and_then(|hop| self.known.get(&hop))
+            && (hop == Some(ends.remote) || !cx.is_local(ends.remote))
+        {
             return Resolution::Known(*mac);
         }
         if cx.is_local(ends.remote) {
