@@ -45,6 +45,11 @@ impl Core {
         }
     }
 
+    /// The same of all of them, in a process that no other one can tell.
+    pub fn sees_what_all_are(&mut self) {
+        self.handed.clone().into_iter().for_each(|id| self.sees_what_it_is(id));
+    }
+
     #[cold]
     fn becomes(&mut self, id: Id, at: u32) {
         let Some((told, what)) = record::read(&holders::record(at), at) else { return };
@@ -67,8 +72,9 @@ impl Core {
     pub fn sees_what_is_at(&mut self, at: u32) {
         let is_it =
             |socket: &Socket| socket.named == Some(at) && matches!(socket.kind, Kind::Idle { .. });
-        let ids = self.sockets.ids().into_iter();
-        let found = ids.filter(|id| self.sockets.get(*id).is_some_and(is_it)).collect::<Vec<_>>();
+        // Undecided sockets that others have are among these.
+        let mut undecided = self.handed.iter().copied();
+        let found = undecided.find(|id| self.sockets.get(*id).is_some_and(is_it));
         found.into_iter().for_each(|id| self.becomes(id, at));
     }
 }

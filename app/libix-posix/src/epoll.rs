@@ -15,6 +15,10 @@ use std::time::{Duration, Instant};
 /// How often Linux's descriptors of a set are checked while IX's are always ready, µs.
 const CHECK_US: u64 = 100;
 
+/// Time between looks of a process that has not attached at what others add to a set, if this
+/// library reports nothing in it.
+const LOOKS: Duration = Duration::from_millis(50);
+
 /// The program has made an epoll set: the real set is under its descriptor.
 pub fn set_made(fd: RawFd) {
     if !serving::is_offered() || fd as usize >= fds::FDS_MAX {
@@ -89,6 +93,7 @@ pub fn control(
     let known = set.reported_by(key);
     let ours_only = known.unwrap_or(reported_by) == ReportedBy::Ours;
     let watch = Watch { set: set_id, key };
+    let mut says = true;
     match op {
         EPOLL_CTL_ADD => {
             let event = event.ok_or(libc::EFAULT)?;
@@ -112,6 +117,7 @@ pub fn control(
             if known != ReportedBy::Ours && on_linux() < 0 {
                 return Err(real::errno().into());
             }
+            says = !set.is_same(key, (event.events, event.u64));
             set.modify(key, event.events, event.u64);
         }
         EPOLL_CTL_DEL => {
@@ -135,7 +141,9 @@ pub fn control(
         waiters.into_iter().for_each(|waiter| core.wakeups.add(waiter));
     }
     let entry = event.map_or((0, 0), |event| (event.events, event.u64));
-    core.says_set_change((set_id, op), (id, fd), entry);
+    if says {
+        core.says_set_change((set_id, op), (id, fd), entry);
+    }
     Ok(0)
 }
 
@@ -190,7 +198,10 @@ pub fn wait_set(
     core.sees_set_changes();
     let id = set_of(&core, set_fd)?;
     loop {
-        let drives = core.sets.get(id).is_some_and(Set::has_items);
+        let Some(set) = core.sets.get(id) else { return Err(libc::EBADF.into()) };
+        let (items, is_shared) = (set.items_of_ours(), set.number != 0);
+        // In a set that others have, they may add the first socket of IX.
+        let drives = items > 0 || is_shared && core.has_begun();
         let home = if drives { core.home() } else { 0 };
         let cycle = core.elastic_threads[home].cycle;
         let Core { sets, sockets, .. } = &mut *core;
@@ -216,13 +227,18 @@ pub fn wait_set(
         over = until;
         let Some(set) = core.sets.get(id) else { return Err(libc::EBADF.into()) };
         let linux = set.real;
-        let how = WaitSpec { interest: Interest::Set(id), until, linux: Some(linux), drives };
+        // No process can tell one that has not attached, so it looks itself.
+        let looks = (is_shared && !drives).then(|| Instant::now() + LOOKS);
+        let limit = until.into_iter().chain(looks).min();
+        let how =
+            WaitSpec { interest: Interest::Set(id), until: limit, linux: Some(linux), drives };
         let (back, result) = wait::wait(core, how, |core| {
             let Core { sets, sockets, .. } = core;
             epoll_set::refresh_nested(sets, sockets, id, NESTED_MAX);
             match sets.get(id) {
-                // The first socket of IX was added: the wait starts again, as one that may drive.
-                Some(set) if !drives && set.has_items() => Some(()),
+                // A socket of IX was added, or one has become IX's: the wait starts again, as one
+                // that may drive, and that is known to be for a listener.
+                Some(set) if set.items_of_ours() > items => Some(()),
                 Some(set) => set.is_ready(sockets).then_some(()),
                 None => Some(()),
             }
@@ -235,8 +251,12 @@ pub fn wait_set(
                 if count > 0 {
                     return Ok(count);
                 }
-                if result == Err(Stop::TimedOut) || until.is_some_and(is_over) {
+                if until.is_some_and(is_over) {
                     return Ok(report(&mut core, id, home, events));
+                }
+                core.sees_set_changes();
+                if !drives {
+                    core.sees_what_all_are();
                 }
             }
             Err(Stop::Interrupted) => return Err(libc::EINTR.into()),

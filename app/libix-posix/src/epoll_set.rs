@@ -250,9 +250,9 @@ impl Set {
         self.items.keys().copied().collect()
     }
 
-    /// Whether this library reports anything in it.
-    pub fn has_items(&self) -> bool {
-        self.ours > 0
+    /// How much in it this library reports.
+    pub fn items_of_ours(&self) -> usize {
+        self.ours
     }
 
     /// What reports an entry; `None` if it is not in the set.
@@ -326,6 +326,16 @@ impl Set {
         let Some(item) = self.items.get_mut(&key) else { return false };
         (item.events, item.data, item.spent, item.reported) = (events, data, false, u64::MAX);
         true
+    }
+
+    /// Whether all processes that have the set have this entry already: the program only wants to
+    /// hear of it again, as it does after each event with `EPOLLONESHOT`.
+    pub fn is_same(&self, key: Key, entry: (u32, u64)) -> bool {
+        self.items.get(&key).is_some_and(|item| {
+            // One that has not fired here may have fired in another process.
+            let is_spent_here = item.spent || item.events & EPOLLONESHOT as u32 == 0;
+            is_spent_here && (item.events, item.data) == entry
+        })
     }
 
     /// Removes an entry. Returns false if it was not there.
@@ -463,6 +473,10 @@ mod tests {
         set.queue(key, out);
         assert_eq!(report(&mut set, &sockets), [out]);
         assert!(!set.queue(key, out));
+        let oneshot = out | EPOLLONESHOT as u32;
+        assert!(set.is_same(key, (oneshot, 77)) && !set.is_same(key, (oneshot, 78)));
+        assert!(set.modify(key, oneshot, 77));
+        assert!(!set.is_same(key, (oneshot, 77)), "another process's copy may have fired");
         assert!(set.modify(key, out, 78) && set.queue(key, out));
         assert_eq!(report(&mut set, &sockets), [out]);
     }

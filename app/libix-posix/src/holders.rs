@@ -28,7 +28,7 @@ struct One {
     holders: AtomicU64,
     /// Grows whenever the place is taken, so that names of an earlier socket are none.
     serial: AtomicU32,
-    /// What it is.
+    /// What it is. The first word has a version in its high half ([`VERSION`]).
     record: [AtomicU64; RECORD_WORDS],
     /// The place of the process that uses it, plus one; 0: the owner may keep it.
     wanted: AtomicU32,
@@ -395,16 +395,72 @@ pub fn was_passed(at: u32) -> bool {
     connection(at).is_some_and(|one| one.passed.load(Ordering::Acquire) != 0)
 }
 
-/// What a socket is.
-pub fn record(at: u32) -> Record {
-    let read = |one: &One| core::array::from_fn(|n| one.record[n].load(Ordering::Acquire));
-    connection(at).map_or([0; RECORD_WORDS], read)
+/// The low half of a record's first word is what the socket is. The high half grows when it begins
+/// to change and when that is done, so it is odd meanwhile.
+const VERSION: u64 = 1 << 32;
+/// How often a record that is being written is looked at again. Its process may have been killed.
+const TRIES: usize = 10_000;
+
+impl One {
+    /// The first word, once no process is writing the record.
+    fn settled(&self) -> u64 {
+        let mut word = self.record[0].load(Ordering::Acquire);
+        for _ in 0..TRIES {
+            if word & VERSION == 0 {
+                break;
+            }
+            core::hint::spin_loop();
+            word = self.record[0].load(Ordering::Acquire);
+        }
+        word
+    }
+
+    fn read(&self) -> Record {
+        let mut record = [0; RECORD_WORDS];
+        for _ in 0..TRIES {
+            let before = self.settled();
+            record = core::array::from_fn(|n| self.record[n].load(Ordering::Acquire));
+            record[0] = before % VERSION;
+            if self.record[0].load(Ordering::Acquire) == before {
+                break;
+            }
+        }
+        record
+    }
+
+    fn write(&self, record: &Record) {
+        let mut before = self.settled();
+        // Marked before any other word changes, and by one process.
+        while let Err(other) = self.record[0].compare_exchange(
+            before,
+            (before | VERSION) & !(VERSION - 1),
+            Ordering::AcqRel,
+            Ordering::Acquire,
+        ) {
+            before = if other & VERSION == 0 { other } else { self.settled() };
+        }
+        let words = self.record.iter().zip(record).skip(1);
+        words.for_each(|(to, word)| to.store(*word, Ordering::Release));
+        let after = (before | VERSION).wrapping_add(VERSION) & !(VERSION - 1);
+        self.record[0].store(after | record[0], Ordering::Release);
+    }
 }
 
-/// Says what a socket is.
+/// What a socket is.
+pub fn record(at: u32) -> Record {
+    connection(at).map_or([0; RECORD_WORDS], One::read)
+}
+
+/// Says what a socket is. The first word of a record has 32 bits.
 pub fn set_record(at: u32, record: &Record) {
-    let Some(one) = connection(at) else { return };
-    one.record.iter().zip(record).for_each(|(to, word)| to.store(*word, Ordering::Release));
+    if let Some(one) = connection(at).filter(|one| one.read() != *record) {
+        one.write(record);
+    }
+}
+
+/// Which of the sockets that have had a place has it now.
+pub fn serial(at: u32) -> u32 {
+    connection(at).map_or(0, |one| one.serial.load(Ordering::Acquire))
 }
 
 /// The places where a name may be.
@@ -681,5 +737,33 @@ mod tests {
         assert!(has_ended(5) && !has_ended(6), "by the number that it had");
         attached(6);
         assert!(!has_ended(5), "this process has that number now");
+    }
+
+    #[test]
+    fn a_record_is_read_whole_while_several_write_it() {
+        let one = One {
+            holders: AtomicU64::new(1),
+            serial: AtomicU32::new(0),
+            record: [const { AtomicU64::new(0) }; RECORD_WORDS],
+            wanted: AtomicU32::new(0),
+            watchers: AtomicU64::new(0),
+            owner: AtomicU32::new(0),
+            ended: AtomicU32::new(0),
+            flags: AtomicU32::new(0),
+            passed: AtomicU32::new(0),
+            consumed: AtomicU64::new(0),
+        };
+        one.write(&[9; RECORD_WORDS]);
+        let writes = |word: u64| (0..20_000).for_each(|_| one.write(&[word; RECORD_WORDS]));
+        std::thread::scope(|scope| {
+            scope.spawn(|| writes(7));
+            scope.spawn(|| writes(8));
+            for _ in 0..20_000 {
+                let record = one.read();
+                assert_eq!(record, [record[0]; RECORD_WORDS], "of one process");
+            }
+        });
+        let last = one.read()[0];
+        assert!(last == 7 || last == 8, "{last}");
     }
 }

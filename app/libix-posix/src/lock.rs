@@ -9,7 +9,7 @@ use crate::signals::{self, Hold};
 use crate::state::Core;
 use crate::wake::wake;
 use std::ops::{Deref, DerefMut};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 static CORE: Mutex<Core> = Mutex::new(Core::new());
 
@@ -26,6 +26,17 @@ pub fn lock() -> Guard {
     let hold = signals::hold();
     let core = CORE.lock().unwrap_or_else(PoisonError::into_inner);
     Guard { core: Some(core), _hold: hold }
+}
+
+/// Takes the lock if no thread has it.
+pub fn try_lock() -> Option<Guard> {
+    let hold = signals::hold();
+    let core = match CORE.try_lock() {
+        Ok(core) => core,
+        Err(TryLockError::Poisoned(error)) => error.into_inner(),
+        Err(TryLockError::WouldBlock) => return None,
+    };
+    Some(Guard { core: Some(core), _hold: hold })
 }
 
 impl Deref for Guard {

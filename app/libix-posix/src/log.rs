@@ -32,6 +32,8 @@ pub enum Once {
     Uring,
     /// An io_uring that Linux is to poll.
     UringPoll,
+    /// Changes of a shared epoll set that a process has missed.
+    SetChanges,
 }
 
 static SAID: AtomicU64 = AtomicU64::new(0);

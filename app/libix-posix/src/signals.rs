@@ -88,6 +88,8 @@ static FRONT: AtomicUsize = AtomicUsize::new(0);
 struct Own {
     /// How many [`Hold`]s there are.
     held: Cell<u32>,
+    /// How many handlers of the program run, or have left by `longjmp`.
+    handlers: Cell<u32>,
     /// A handler has run: 1, or 2 if calls must not be restarted. [`POSTPONED`]: one is to run.
     interrupted: Cell<u32>,
     /// The thread was cancelled while it waited, and is on its way out.
@@ -111,6 +113,7 @@ thread_local! {
     static OWN: Own = const {
         Own {
             held: Cell::new(0),
+            handlers: Cell::new(0),
             interrupted: Cell::new(0),
             cancelled: Cell::new(false),
             deaf: Cell::new(false),
@@ -157,6 +160,15 @@ impl Drop for Hold {
 /// Whether this library is at work on this thread, perhaps with the lock.
 pub fn is_held() -> bool {
     OWN.try_with(|own| own.held.get() > 0) == Ok(true)
+}
+
+/// Whether the calling thread may be in a handler of the program, or this library is at work on it.
+pub fn may_be_in_handler() -> bool {
+    // Handlers of a program whose calls are intercepted are not counted.
+    let front = FRONT.load(Ordering::Relaxed);
+    let are_counted = front == 0 || front == on_signal as *const () as usize;
+    let is_free = OWN.try_with(|own| own.held.get() == 0 && own.handlers.get() == 0);
+    !are_counted || is_free != Ok(true)
 }
 
 /// Whether handlers of the program wait on this thread.
@@ -472,7 +484,13 @@ fn run(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     let handler = unsafe {
         core::mem::transmute::<usize, extern "C" fn(c_int, *mut siginfo_t, *mut c_void)>(handler)
     };
+    let count = |change: i32| {
+        let count = |own: &Own| own.handlers.set(own.handlers.get().wrapping_add_signed(change));
+        let _ = OWN.try_with(count);
+    };
+    count(1);
     handler(signal, info, context);
+    count(-1);
 }
 
 /// Whether a signal is about an instruction of the thread.

@@ -99,6 +99,8 @@ pub struct Core {
     pub kin_turn: usize,
     /// The next change of a shared epoll set to follow; `None`: no other process has a set.
     pub sets_seen: Option<u64>,
+    /// The change that another process is writing, and since when that is known, µs.
+    pub set_change_awaited: Option<(u64, u64)>,
     /// How many sets were given a number.
     pub set_numbers: u32,
     /// The program's rings of io_uring.
@@ -148,6 +150,7 @@ impl Core {
             afloat_again_us: 0,
             kin_turn: 0,
             sets_seen: None,
+            set_change_awaited: None,
             set_numbers: 0,
             rings: Vec::new(),
             linux_side: LinuxSide::new(),

@@ -55,11 +55,11 @@ pub unsafe extern "C" fn raise(signal: c_int) -> c_int {
     unsafe { real::raise(signal) }
 }
 
-/// The process sends itself a signal. If that ends it at once, what it has written leaves before,
-/// as on Linux, where the kernel has it.
+/// The process sends itself a signal. If that ends it at once, the dataplane gets before what it
+/// has written, as on Linux, where the kernel has it.
 fn ends_by(signal: c_int) {
     if signal == libc::SIGKILL {
-        process::finish();
+        process::hands_over_at_once();
     }
 }
 

@@ -64,15 +64,7 @@ pub fn listen(fd: RawFd, backlog: i32, on_linux: impl FnOnce() -> i32) -> Outcom
         None => SocketAddr::new(any, linux_name(fd)?.port()),
     };
     let port = joins(&mut core, id, (at, reuse_port), backlog as usize, both)?;
-    if both {
-        for watch in core.sockets.get(id).map_or(Vec::new(), |socket| socket.watches.clone()) {
-            if let Some(set) = core.sets.get_mut(watch.set) {
-                set.becomes_both(watch.key);
-            }
-        }
-    } else {
-        watches_become_ours(&mut core, id);
-    }
+    watches_follow(&mut core, id, both);
     // A forked or executed process: whoever has waited for it may connect at once.
     if kin::is_child() {
         serving::start(&mut core);
@@ -130,11 +122,26 @@ fn joins(
     Ok(port)
 }
 
-/// A listener has come from another process.
+/// The entries of a new listener in epoll sets are reported by IX from now on, or by both sides.
+fn watches_follow(core: &mut Core, id: Id, both: bool) {
+    if !both {
+        return watches_become_ours(core, id);
+    }
+    for watch in core.sockets.get(id).map_or(Vec::new(), |socket| socket.watches.clone()) {
+        if let Some(set) = core.sets.get_mut(watch.set) {
+            set.becomes_both(watch.key);
+        }
+    }
+}
+
+/// A listener has come from another process, or an undecided socket has become one there.
 pub fn listens(core: &mut Core, id: Id, backlog: usize, both: bool) {
     let Some(at) = core.sockets.get(id).and_then(|socket| socket.bound) else { return };
     // Where this process has a listener there, both serve, as with `SO_REUSEPORT`.
-    let _ = joins(core, id, (at, true), backlog, both);
+    if joins(core, id, (at, true), backlog, both).is_ok() {
+        watches_follow(core, id, both);
+        core.notify(id, !0);
+    }
 }
 
 /// `accept4`. `on_linux` makes the call for the Linux socket under the descriptor, which does not

@@ -42,7 +42,12 @@ pub fn name(core: &mut Core, fd: RawFd, passed: bool) -> Option<u32> {
             stream.shared = Some(at);
             core.is_handed(id);
         }
-        None => socket.named = Some(at),
+        None => {
+            socket.named = Some(at);
+            if matches!(socket.kind, Kind::Idle { .. }) {
+                core.is_handed(id);
+            }
+        }
     }
     core.sockets.get(id).into_iter().for_each(Socket::begins_file_flags);
     Some(at)
@@ -115,7 +120,7 @@ pub fn adopt(core: &mut Core, fd: RawFd) {
         What::Stream(_) => core.is_handed(id),
         What::Listener { backlog, both } => super::listens(core, id, backlog, both),
         What::Datagrams { peer, both } => receives(core, id, peer, both),
-        What::Idle { .. } => {}
+        What::Idle { .. } => core.is_handed(id),
     }
 }
 

@@ -192,6 +192,27 @@ static void sent_before_the_kill(void)
     SAY(tell("recv 1"));
 }
 
+static void on_user_signal(int signal)
+{
+    raise(SIGKILL);
+}
+
+/* The handler may have interrupted anything. */
+static void killed_in_a_handler(void)
+{
+    int fd = accepted();
+    CHILD(pid)
+        put(fd, "x");
+        signal(SIGUSR1, on_user_signal);
+        sleep_ms(50);
+        raise(SIGUSR1);
+    ENDS
+    close(fd);
+    SAY(tell("recv 1"));
+    ended(pid);
+    SAY(tell("recv 1"));
+}
+
 static void child_shuts_down(void)
 {
     int fd = accepted();

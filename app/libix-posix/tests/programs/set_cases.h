@@ -223,3 +223,95 @@ static void end_is_told_to_the_childs_set(void)
     tell("close");
     ended(pid);
 }
+
+/* A bound socket in the parent's set becomes a listener in the child, before the parent waits. */
+static void child_listens_to_what_the_set_has(void)
+{
+    int fd = tcp(), set = epoll_create1(0);
+    struct inet at = address(own_ip, 0);
+    SAY(bind(fd, (struct sockaddr *)&at, sizeof at));
+    SAY(watch(set, fd, EPOLLIN | EPOLLET, 13));
+    CHILD(pid)
+        SAY(listen(fd, 4));
+    ENDS
+    ended(pid);
+    SAY(tell("dial %d", port_of(fd)));
+    wait_set(set, 2000);
+    SAY(accept(fd, NULL, NULL) >= 0);
+}
+
+/* The same while the parent waits. */
+static void child_listens_while_the_set_waits(void)
+{
+    int fd = tcp(), set = epoll_create1(0);
+    struct inet at = address(own_ip, 0);
+    SAY(bind(fd, (struct sockaddr *)&at, sizeof at));
+    SAY(watch(set, fd, EPOLLIN | EPOLLET, 14));
+    CHILD(pid)
+        sleep_ms(150);
+        SAY(listen(fd, 4));
+        SAY(tell("dial %d", port_of(fd)));
+    ENDS
+    struct epoll_event event;
+    SAY(epoll_wait(set, &event, 1, 3000));
+    if (event.events & EPOLLHUP)
+        SAY(epoll_wait(set, &event, 1, 3000));
+    SAY(event.events);
+    SAY(accept(fd, NULL, NULL) >= 0);
+    ended(pid);
+}
+
+/* A child waits in a set in which nothing is yet. */
+static void listener_is_added_while_the_child_waits(void)
+{
+    int l = listener(), set = epoll_create1(0);
+    struct gate waits = gate();
+    CHILD(pid)
+        open_gate(&waits);
+        wait_set(set, 3000);
+        put(accept(l, NULL, NULL), "child");
+    ENDS
+    pass_gate(&waits);
+    sleep_ms(200);
+    SAY(watch(set, l, EPOLLIN, 15));
+    SAY(tell("dial %d", port_of(l)));
+    SAY(tell("recv 5"));
+    ended(pid);
+}
+
+/* So does one with nothing of IX, while its parent adds a pipe. */
+static void pipe_is_added_while_the_child_waits(void)
+{
+    int fd = accepted(), set = epoll_create1(0);
+    struct gate waits = gate(), added = gate();
+    CHILD(pid)
+        open_gate(&waits);
+        wait_set(set, 3000);
+    ENDS
+    pass_gate(&waits);
+    sleep_ms(100);
+    SAY(watch(set, added.ends[0], EPOLLIN, 16));
+    open_gate(&added);
+    ended(pid);
+    tell("send 1");
+    take(fd, 1);
+}
+
+/* What is armed again does not hide what is changed after it. */
+static void armed_a_thousand_times(void)
+{
+    int l = listener(), fd = accepted(), set = epoll_create1(0);
+    struct epoll_event event = {EPOLLIN, {.u32 = 17}};
+    struct gate go = gate();
+    SAY(watch(set, fd, EPOLLIN, 17));
+    CHILD(pid)
+        SAY(watch(set, l, EPOLLIN, 18));
+        for (int i = 0; i < 1000; i++)
+            epoll_ctl(set, EPOLL_CTL_MOD, fd, &event);
+        open_gate(&go);
+    ENDS
+    pass_gate(&go);
+    ended(pid);
+    SAY(tell("dial %d", port_of(l)));
+    wait_set(set, 2000);
+}
