@@ -36,7 +36,7 @@ pub fn full(value: f64, gap: char) -> String {
     }
 }
 
-/// With so many decimals, thousands apart by a space: `1 234 567.8`, `1234`.
+/// With this number of decimals, thousands apart by a space: `1 234 567.8`, `1234`.
 pub fn fixed(value: f64, decimals: usize) -> String {
     grouped(&format!("{value:.decimals$}"), ' ')
 }
@@ -73,7 +73,7 @@ pub fn micros(value: f64) -> String {
     format!("{value:.decimals$}")
 }
 
-/// A share in percent, with so many decimals: `12.5%`.
+/// A share in percent, with this number of decimals: `12.5%`.
 pub fn percent(share: f64, decimals: usize) -> String {
     format!("{:.decimals$}%", share * 100.0)
 }

@@ -17,7 +17,7 @@ fn pump(from: &mut End, to: &mut End, count: u64) {
     pump_up_to(from, to, 1515, count);
 }
 
-/// The same with frames of up to so many bytes.
+/// The same with frames of up to `most` bytes.
 fn pump_up_to(from: &mut End, to: &mut End, most: usize, count: u64) {
     let length = |i: u64| 14 + (i as usize * 97) % (most - 14);
     let (mut sent, mut received) = (0, 0);

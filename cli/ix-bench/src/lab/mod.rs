@@ -348,7 +348,7 @@ impl Lab {
             .map_err(|e| Problem::new("cannot switch the offloads of the link", e))
     }
 
-    /// From now on packets on the link have at most so many bytes.
+    /// From now on packets on the link have at most `mtu` bytes.
     pub fn set_mtu(&self, mtu: u32) -> Result<()> {
         self.mtu.store(mtu, Ordering::Relaxed);
         self.server

@@ -156,7 +156,7 @@ fn routes_of_the_configuration_choose_the_gateway() {
         }
         // Without a route and without a default gateway it is Linux's, which has none either.
         assert_eq!(hears("8.8.8.8"), format!("errno {}", libc::ENETUNREACH));
-        // Who comes from behind a router is answered by it.
+        // A peer behind a router gets its answers by that router.
         for (from, router) in [("192.0.2.1", &near), ("192.0.2.200", &far)] {
             let from: IpAddr = from.parse().expect("an address");
             let heard = router.run(|| ask_from(from, at));

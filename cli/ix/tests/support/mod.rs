@@ -149,7 +149,7 @@ impl TestNet {
         Some(TestNet { client, server, nic, queues, mtu, folder, turn })
     }
 
-    /// The same with packets of up to so many bytes, before a dataplane runs.
+    /// The same with packets of up to `mtu` bytes, before a dataplane runs.
     pub fn with_mtu(self, mtu: u32) -> TestNet {
         if self.nic == Nic::Afxdp {
             self.server.set_mtu("ixs0", mtu).expect("an MTU");

@@ -26,8 +26,8 @@ impl Config {
 
     /// [`Self::route`] where the configuration has routes, with those of our addresses that
     /// `counts` takes: the longest prefix decides, then the least metric. The networks of our
-    /// addresses and default gateways have metric 0. Not inlined, so that who has no routes does
-    /// not pay for them.
+    /// addresses and default gateways have metric 0. Not inlined, so that a configuration
+    /// without routes does not pay for them.
     #[cold]
     #[inline(never)]
     fn by_routes(
@@ -91,8 +91,8 @@ fn by_gateway<'a>(
     })
 }
 
-/// Whether a host is on the network of an address of ours. Who has a link-local address is on the
-/// link; routers are known by those (RFC 4861 section 6.1.2).
+/// Whether a host is on the network of an address of ours. A host with a link-local address is on
+/// the link; routers are known by those (RFC 4861 section 6.1.2).
 pub fn is_on_link(own: IpAddr, prefix: u8, to: IpAddr) -> bool {
     own.same_network(to, prefix) || own.is_v6() && to.is_link_local_v6()
 }

@@ -156,9 +156,9 @@ const ETHERNET_BYTES: usize = 14;
 /// Largest packet that one buffer holds, bytes.
 pub(crate) const MTU_WITHOUT_FRAGS: usize = ROOM_BYTES - ETHERNET_BYTES;
 
-/// Loads and attaches the program and makes the sockets of all queues of the interface, for this
-/// many queue pairs, and packets of at most so many bytes, if that is less than the interface
-/// takes.
+/// Loads and attaches the program and makes the sockets of all queues of the interface, for
+/// `pairs` queue pairs, and packets of at most `wanted_mtu` bytes, if that is less than the
+/// interface takes.
 pub(crate) fn open(
     name: &str,
     (pairs, wanted_mtu): (usize, Option<usize>),

@@ -245,7 +245,7 @@ pub fn echo(socket: &UdpSocket, count: usize, window: usize) -> usize {
     echo_up_to(socket, 1408, count, window)
 }
 
-/// The same with messages of up to so many bytes.
+/// The same with messages of up to `most` bytes.
 pub fn echo_up_to(socket: &UdpSocket, most: usize, count: usize, window: usize) -> usize {
     let message = |i: usize| {
         let mut bytes = vec![i as u8; 8 + i * 37 % (most - 8)];

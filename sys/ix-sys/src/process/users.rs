@@ -28,7 +28,7 @@ pub fn is_root() -> bool {
 /// and programs; no file belongs to one.
 pub const USERS_FOR_A_TIME: RangeInclusive<u32> = 61184..=65519;
 
-/// The one behind [`USERS_FOR_A_TIME`], which systemd gives to nobody. IX gives it to no program
+/// The one behind [`USERS_FOR_A_TIME`], which systemd gives to no user. IX gives it to no program
 /// and no dataplane: it owns what no process should.
 pub const USER_OF_NO_PROCESS: u32 = *USERS_FOR_A_TIME.end() + 1;
 
@@ -65,8 +65,8 @@ pub fn reveal_user() -> io::Result<()> {
     Ok(set_thread_res_uid(user, user, user)?)
 }
 
-/// Makes files and sockets as this user, in the calling thread alone (setfsuid(2)). Who may not do
-/// that makes them as itself.
+/// Makes files and sockets as this user, in the calling thread alone (setfsuid(2)). A process
+/// that has no right to do that makes them as itself.
 pub fn with_file_user<T>(user: u32, make: impl FnOnce() -> T) -> T {
     // SAFETY: takes a number. It answers with the user before, whether it has changed or not.
     let before = unsafe { libc::setfsuid(user) };
