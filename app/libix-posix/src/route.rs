@@ -205,6 +205,16 @@ impl Routes {
         self.beyond.iter().find(|(network, _)| network.contains(to))
     }
 
+    /// The network of the dataplane that an address is in, as the dataplane chooses it: the first
+    /// one; where the configuration has routes, the first of those with the longest prefix.
+    fn on_link(&self, to: IpAddr) -> Option<&Network> {
+        let mut all = self.ours.iter().filter(|own| own.contains(to));
+        match self.beyond.is_empty() {
+            true => all.next(),
+            false => all.reduce(|best, next| if next.prefix > best.prefix { next } else { best }),
+        }
+    }
+
     /// Whether the dataplane has an address of a family.
     pub fn has_family(&self, is_v6: bool) -> bool {
         self.ours.iter().any(|own| own.address.is_ipv6() == is_v6)
@@ -237,7 +247,7 @@ impl Routes {
         if self.is_ours(to) {
             return Some(to);
         }
-        let on = |to: IpAddr| self.ours.iter().find(|network| network.contains(to));
+        let on = |to: IpAddr| self.on_link(to);
         // A gateway of the link is in no network of ours.
         let first = |to: IpAddr| self.ours.iter().find(|own| own.address.is_ipv6() == to.is_ipv6());
         let through =
@@ -387,6 +397,17 @@ mod tests {
         assert_eq!(several.single(false), None);
         assert_eq!(several.single(true), Some(ip("2001:db8:1::2")));
         assert_eq!(routes("10.88.0.2/16;").single(true), None);
+    }
+
+    /// As a connection of the dataplane has it (`by_routes` in ix-proto).
+    #[test]
+    fn of_networks_in_each_other_the_smallest_has_the_source_where_there_are_routes() {
+        for (text, source) in [
+            ("10.0.0.2/8,10.9.0.2/24;", "10.0.0.2"),
+            ("10.0.0.2/8,10.9.0.2/24;192.0.2.0/24=10.0.0.2", "10.9.0.2"),
+        ] {
+            assert_eq!(routes(text).own_towards(ip("10.9.0.5")), Some(ip(source)), "{text}");
+        }
     }
 
     #[test]

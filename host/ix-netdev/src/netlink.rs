@@ -11,6 +11,8 @@ const NLM_F_CAPPED: u16 = 0x100;
 const NLM_F_DUMP_INTR: u16 = 0x10;
 /// So often a list is read that changes meanwhile.
 const READS: u32 = 16;
+/// Between two of them.
+const PAUSE: std::time::Duration = std::time::Duration::from_millis(1);
 
 /// A request under construction: header, family header, attributes.
 pub(crate) struct Message(Vec<u8>);
@@ -187,6 +189,7 @@ impl Netlink {
             if let Some(answers) = self.answers(&what)? {
                 return Ok(answers);
             }
+            std::thread::sleep(PAUSE);
         }
         let why = Some("it changes all the time".to_owned());
         let again = io::Error::from_raw_os_error(libc::EAGAIN);

@@ -35,16 +35,18 @@ pub(crate) fn open(
     let offloads = agree_on_offloads(&files[0], offloads);
     let interface =
         Interface::new(name).map_err(|e| OpenError::system("open a socket", name, e))?;
-    if let Some(mtu) = wanted_mtu {
-        interface.set_mtu(mtu).map_err(|e| OpenError::system("set the MTU of", name, e))?;
-    }
     let ask = |e| OpenError::system("ask for the state of", name, e);
-    let (mtu, kernel_mac) = (interface.mtu().map_err(ask)?, interface.mac().map_err(ask)?);
+    let (mtu_before, kernel_mac) = (interface.mtu().map_err(ask)?, interface.mac().map_err(ask)?);
+    let mtu = wanted_mtu.unwrap_or(mtu_before);
     if mtu > MTU_MAX {
         let largest = MTU_MAX;
         return Err(OpenError::MtuTooLarge { name: name.to_owned(), mtu, largest });
     }
     has_all_queues(name, queues)?;
+    // Last, so that a refused device stays as it was.
+    if mtu != mtu_before {
+        interface.set_mtu(mtu).map_err(|e| OpenError::system("set the MTU of", name, e))?;
+    }
     let Steered { steering, reta, table_fd, mode } = steer(&files[0], queues, options);
     let info = NicInfo {
         kind: NicKind::Tap,

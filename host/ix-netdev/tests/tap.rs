@@ -288,6 +288,9 @@ fn refuses_in_one_line() {
     ns.set_mtu("tap0", 10_000).unwrap();
     let text = refusal("tap:tap0");
     assert!(text.contains("ip link set tap0 mtu 9216"), "{text}");
+    let text = refusal("tap:tap0,mtu=9000");
+    assert!(text.contains("tap0"), "{text}");
+    assert_eq!(ns.link("tap0").unwrap().unwrap().mtu, 10_000, "it stays as it was: {text}");
     drop(queues);
     assert!(ns.link("tap0").unwrap().is_none(), "goes with its descriptors");
 }

@@ -156,13 +156,10 @@ impl Dataplane<'_> {
             | Request::Rate { weight: Some(_), .. } => {
                 Err(Refusal::Unsupported("do that: it has one vNIC; `ix share` makes several"))
             }
-            Request::FilterCreate { filters, holder, vnic: None, queue } => self.vnic.create(
-                self.devices,
-                filters,
-                holder.as_deref(),
-                *queue,
-                vnic::linux_addresses(),
-            ),
+            Request::FilterCreate { filters, holder, vnic: None, queue } => vnic::linux_addresses()
+                .and_then(|linux| {
+                    self.vnic.create(self.devices, filters, holder.as_deref(), *queue, linux)
+                }),
             Request::FilterAssign { capability, vnic: None, queue } => {
                 self.vnic.assign(self.devices, capability, *queue)
             }

@@ -228,7 +228,7 @@ impl InterfaceShare {
         let named = |name| self.granted.registry.vnic_named(name).map_err(refuse);
         let place = Place { vnic: vnic.map(named).transpose()?, queue: None };
         let (granted, mut kernel) = self.parts();
-        let made = granted.create(&mut kernel, filters, holder, place, linux_addresses())?;
+        let made = granted.create(&mut kernel, filters, holder, place, linux_addresses()?)?;
         let each = |(filter, made): (&Filter, Made)| FilterCreated {
             filter: made.id.0,
             text: filter.clone(),
@@ -291,7 +291,7 @@ impl InterfaceShare {
                 derived_of_a_holder: policy.derived_max,
                 overlap: policy.may_overlap,
             },
-            linux: linux_addresses(),
+            linux: linux_addresses().unwrap_or_default(),
             in_hardware: Vec::new(),
             in_software: vec![Limit::Filters, Limit::Rates, Limit::Weights],
             link_bits_per_s: self.exchange.link_bits_per_s(),

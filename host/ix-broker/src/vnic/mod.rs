@@ -425,13 +425,15 @@ pub fn receive_filters(rules: &VnicRules) -> Option<Vec<Filter>> {
 }
 
 /// Linux' own addresses in this network namespace, without those of the loopback. Where it has one
-/// of IPv6, it is in the group of all hosts.
-pub fn linux_addresses() -> Vec<IpAddr> {
+/// of IPv6, it is in the group of all hosts. A refusal if Linux does not say them: a filter on one
+/// of them must not be granted.
+pub fn linux_addresses() -> Result<Vec<IpAddr>, Refusal> {
     const ALL_HOSTS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
-    let mut found = ix_netdev::own_addresses().unwrap_or_default();
+    let asked = ix_netdev::own_addresses();
+    let mut found = asked.map_err(|e| Refusal::Dataplane(e.to_string()))?;
     found.retain(|address| !address.is_loopback());
     if found.iter().any(IpAddr::is_ipv6) {
         found.push(ALL_HOSTS.into());
     }
-    found
+    Ok(found)
 }
