@@ -98,7 +98,16 @@ impl Core {
                 Left::Nothing => {}
                 Left::More => more.push(id),
                 Left::Unfinished => unfinished = true,
-                Left::Gone => drop(self.sockets.remove(id)),
+                Left::Gone => {
+                    drop(self.sockets.remove(id));
+                    // No socket has such a port any more: datagrams that others send to it after
+                    // this close are refused.
+                    let ElasticThread { old_udp_ports, batch, .. } =
+                        &mut self.elastic_threads[elastic];
+                    for port in old_udp_ports.drain(..) {
+                        batch.push(thread, call::udp_unbind(port), Pending::Nothing);
+                    }
+                }
             }
         }
         if !self.elastic_threads[elastic].backlogs.is_empty() {
