@@ -430,7 +430,7 @@ pub fn receive_filters(rules: &VnicRules) -> Option<Vec<Filter>> {
 pub fn linux_addresses() -> Result<Vec<IpAddr>, Refusal> {
     const ALL_HOSTS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
     let asked = ix_netdev::own_addresses();
-    let mut found = asked.map_err(|e| Refusal::Dataplane(e.to_string()))?;
+    let mut found = asked.map_err(|e| Refusal::Vnic(e.to_string()))?;
     found.retain(|address| !address.is_loopback());
     if found.iter().any(IpAddr::is_ipv6) {
         found.push(ALL_HOSTS.into());
