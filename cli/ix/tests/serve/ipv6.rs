@@ -19,20 +19,8 @@ fn service_at(port: u16) -> SocketAddrV6 {
     SocketAddrV6::new(SERVICE_V6, port, 0, 0)
 }
 
-/// Connects as soon as the address is the service's: a second after the start (RFC 4862).
 fn connect(net: &TestNet) -> TcpStream {
-    let end = Instant::now() + PATIENCE;
-    loop {
-        match net.client.run(|| TcpStream::connect_timeout(&service_at(7).into(), PATIENCE)) {
-            Ok(stream) => {
-                stream.set_nodelay(true).expect("no delay");
-                stream.set_read_timeout(Some(PATIENCE)).expect("timeout");
-                return stream;
-            }
-            Err(e) => assert!(Instant::now() < end, "no connection: {e}"),
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    support::connect_once_there(&net.client, service_at(7).into())
 }
 
 #[test]

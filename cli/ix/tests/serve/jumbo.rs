@@ -4,10 +4,11 @@ use crate::support::memif::{MemifNet, answer};
 use crate::support::traffic::{close, echo};
 use crate::support::{
     self, CLIENT, CLIENT_V6, Nic, PATIENCE, PREFIX, PREFIX_V6, SERVICE, SERVICE_V6, TestNet,
+    connect_once_there,
 };
 use ix_skip::{Need, skip};
 use ix_testbed::{Namespace, VethEnd};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 const MTU: u32 = 9000;
@@ -19,22 +20,6 @@ fn services() -> [SocketAddr; 2] {
     [SERVICE.into(), (SERVICE_V6, 7).into()]
 }
 
-/// Connects as soon as the address is the service's.
-fn connect(from: &Namespace, to: SocketAddr) -> TcpStream {
-    let end = Instant::now() + PATIENCE;
-    loop {
-        match from.run(|| TcpStream::connect_timeout(&to, PATIENCE)) {
-            Ok(stream) => {
-                stream.set_nodelay(true).expect("no delay");
-                stream.set_read_timeout(Some(PATIENCE)).expect("timeout");
-                return stream;
-            }
-            Err(e) => assert!(Instant::now() < end, "no connection: {e}"),
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    }
-}
-
 #[test]
 fn streams_go_in_long_segments_both_ways() {
     const BYTES: u64 = 32 << 20;
@@ -44,7 +29,7 @@ fn streams_go_in_long_segments_both_ways() {
         let net = net.with_mtu(MTU);
         let service = net.serve_v6(&["bulk", "--addr", ANY]);
         for at in services() {
-            close(connect(&net.client, at));
+            close(connect_once_there(&net.client, at));
             for direction in ["send", "recv", "both"] {
                 let before = service.stats().total("tx_packets");
                 let mut client = net.client.command(support::build_echo(), None);
@@ -71,7 +56,7 @@ fn pings_that_may_not_be_cut_are_answered() {
         let net = net.with_mtu(MTU);
         let service = net.serve_v6(&["1", "--addr", ANY]);
         for at in services() {
-            close(connect(&net.client, at));
+            close(connect_once_there(&net.client, at));
             for (size, cut) in [("56", "do"), ("1800", "do"), ("8900", "do"), ("65000", "dont")] {
                 let mut ping = net.client.command("ping", None);
                 ping.args(["-n", "-q", "-c", "3", "-i", "0.2", "-W", "10", "-M", cut, "-s", size]);
@@ -155,8 +140,8 @@ fn a_path_that_narrows_to_the_usual_length_is_found() {
         for (number, at) in services().into_iter().enumerate() {
             let bits = if at.is_ipv6() { 128 } else { 32 };
             far.add_route(at.ip(), bits, NEAR[number]).expect("a route");
-            close(connect(&net.client, at));
-            let mut stream = connect(&far, at);
+            close(connect_once_there(&net.client, at));
+            let mut stream = connect_once_there(&far, at);
             far.run(|| echo(&mut stream, 1, 20_000));
             for (namespace, link) in [(&net.client, "mid0"), (&far, "far0")] {
                 namespace.set_mtu(link, 1500).expect("narrow");

@@ -526,6 +526,23 @@ pub fn connect_to(service: impl Into<SocketAddr>) -> TcpStream {
     stream
 }
 
+/// A connection from a namespace, as soon as the address is the service's: one of IPv6 is a second
+/// after the start (RFC 4862).
+pub fn connect_once_there(from: &Namespace, to: SocketAddr) -> TcpStream {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        match from.run(|| TcpStream::connect_timeout(&to, PATIENCE)) {
+            Ok(stream) => {
+                stream.set_nodelay(true).expect("no delay");
+                stream.set_read_timeout(Some(PATIENCE)).expect("timeout");
+                return stream;
+            }
+            Err(e) => assert!(Instant::now() < end, "no connection: {e}"),
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
 /// Waits until something holds.
 #[track_caller]
 pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
