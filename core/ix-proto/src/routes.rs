@@ -71,7 +71,7 @@ impl RouteTable {
         RouteTable { by_prefix, lengths }
     }
 
-    /// Whether there is none.
+    /// Whether the table has no route.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.by_prefix.is_empty()

@@ -1261,7 +1261,7 @@ impl Two {
     }
 }
 
-/// Whoever keeps windows closed could keep the number of each process that served him.
+/// A peer that keeps windows closed could keep the number of each process that served it.
 #[test]
 fn where_numbers_are_short_a_dead_process_whose_peer_takes_nothing_loses_its_connection() {
     const STEP_US: u64 = 50_000;

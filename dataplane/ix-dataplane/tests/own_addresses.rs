@@ -48,7 +48,7 @@ impl Host {
         (codes, slots.iter().map(decode).collect())
     }
 
-    /// So many bytes of transmit memory.
+    /// A block of transmit memory of this many bytes.
     fn bytes(&mut self, len: u64) -> SgArray {
         let addr = self.rig.transmit_memory().0;
         self.rig.write(addr, &[addr + ARRAY, len]);

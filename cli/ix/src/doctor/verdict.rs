@@ -14,9 +14,9 @@ struct Facts {
     is_tap: bool,
     /// A VRF, which has no packets of its own.
     is_vrf: bool,
-    /// What it is a port of, such as a bridge or a bond; empty if there is none.
+    /// The bridge or bond that has this interface as a port; empty if none has.
     port_of: String,
-    /// The VRF that it is in, with routes of its own; empty if there is none.
+    /// The VRF that has this interface; empty if none has.
     in_vrf: String,
     queues: u32,
     mtu: usize,

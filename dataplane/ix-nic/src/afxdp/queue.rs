@@ -407,7 +407,7 @@ fn needs_of(mbuf: &Mbuf, memory: &PacketMemory, devices: &Range<u32>) -> (u32, u
     needs
 }
 
-/// Whether a packet of so many buffers, of which so many must be copied, would wait for ever.
+/// Whether a packet would wait for ever, by the number of its buffers and of those to be copied.
 #[inline]
 fn never_fits((buffers, copies): (u32, usize), ring: u32, copies_made: usize) -> bool {
     buffers > ring || copies > copies_made
