@@ -47,12 +47,18 @@ pub fn usual_device(devices: &mut Vec<String>, config: &Config) -> Result<()> {
 /// device is one that can be shared. Those of the link, which need no configuration, come later.
 pub fn settle(devices: &[String], config: &mut Config) -> Result<()> {
     let [device] = devices else { return Ok(()) };
-    let Ok(DeviceSpec::Afxdp { ifname, .. }) = device.parse() else { return Ok(()) };
+    let Ok(DeviceSpec::Afxdp { ifname, vlan, .. }) = device.parse() else { return Ok(()) };
     if !config.host_addrs.is_empty() {
         return Ok(());
     }
     let what = format!("cannot share the address of Linux on {ifname}");
     let refused = |why: String, mend: &str| Err(Problem::new(&what, why).mend(mend));
+    if let Some(vlan) = vlan {
+        let why = format!("it is for frames without a tag, and vlan={vlan} is for those with one");
+        let mend = "give an address that no host has with --addr, or name Linux's interface of the \
+                    VLAN, such as eth0.5";
+        return refused(why, mend);
+    }
     let asked = |e: ix_sys::Error| Problem::new(&what, e);
     let here = Namespace::current().map_err(asked)?;
     let Some(link) = here.link(&ifname).map_err(asked)? else {

@@ -210,6 +210,16 @@ impl Codec for u8 {
     }
 }
 
+impl Codec for ix_wire::VlanId {
+    fn write(&self, to: &mut impl Sink) {
+        self.number().write(to);
+    }
+
+    fn read(from: &mut Reader<'_>) -> Result<ix_wire::VlanId, DecodeError> {
+        ix_wire::VlanId::new(u16::read(from)?).ok_or(DecodeError::Value)
+    }
+}
+
 impl Codec for bool {
     fn write(&self, to: &mut impl Sink) {
         u8::from(*self).write(to);

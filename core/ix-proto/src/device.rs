@@ -6,6 +6,8 @@ use crate::memif::Plan;
 use core::fmt;
 use core::iter::StepBy;
 use core::ops::Range;
+use ix_wire::VlanId;
+use ix_wire::vlan::TAG_BYTES;
 
 /// Most queue pairs of a device.
 pub const QUEUES_MAX: usize = 128;
@@ -24,8 +26,10 @@ pub struct NicInfo {
     pub queues: usize,
     /// Our Ethernet address on it.
     pub mac: [u8; 6],
-    /// Largest IP packet, bytes.
+    /// Largest IP packet, bytes. A tag does not count.
     pub mtu: usize,
+    /// Frames have the tag of this VLAN on the link, and none before they reach it.
+    pub vlan: Option<VlanId>,
     /// How the device spreads packets over queues.
     pub steering: Steering,
     /// The peer may hand over frames whose transport checksum is only the pseudo-header sum
@@ -46,6 +50,7 @@ codec_struct!(NicInfo {
     queues,
     mac,
     mtu,
+    vlan,
     steering,
     partial_checksums,
     shared_frames,
@@ -93,6 +98,11 @@ impl NicInfo {
             NicKind::Afxdp(bind) => bind.sockets as usize,
             _ => self.queues,
         }
+    }
+
+    /// Bytes that a frame has on the link and not before it.
+    pub fn tag_bytes(&self) -> usize {
+        if self.vlan.is_some() { TAG_BYTES } else { 0 }
     }
 
     /// Number of descriptors that travel with it.
@@ -153,10 +163,10 @@ impl DeviceKind {
     /// All options of a specification, which follow the short form.
     pub const fn options(self) -> &'static str {
         match self {
-            DeviceKind::Tap => "[,queues=N][,mtu=N][,offloads=on|off][,mac=ADDRESS]",
-            DeviceKind::Afxdp => "[,queues=N][,mtu=N][,mode=zerocopy|copy|generic]",
+            DeviceKind::Tap => "[,queues=N][,mtu=N][,vlan=N][,offloads=on|off][,mac=ADDRESS]",
+            DeviceKind::Afxdp => "[,queues=N][,mtu=N][,vlan=N][,mode=zerocopy|copy|generic]",
             DeviceKind::Memif => {
-                "[,id=N][,role=server|client][,queues=N][,secret=S][,mtu=N][,peer-user=N]"
+                "[,id=N][,role=server|client][,queues=N][,secret=S][,mtu=N][,vlan=N][,peer-user=N]"
             }
         }
     }
@@ -311,10 +321,10 @@ pub(crate) mod tests {
             prop::collection::vec(any::<u8>(), 40)
                 .prop_map(|key| Steering::Rss(key.try_into().expect("40 bytes"))),
         ];
-        let numbers = (queues, any::<([u8; 6], usize, [bool; 3])>());
+        let numbers = (queues, any::<([u8; 6], usize, [bool; 3], u16)>());
         let sockets = 0..=more_max;
         (any_kind(), (".{0,15}", ".*"), (numbers, sockets), steering).prop_map(
-            |(kind, (name, mode), ((queues, (mac, mtu, flags)), more), steering)| {
+            |(kind, (name, mode), ((queues, (mac, mtu, flags, vlan)), more), steering)| {
                 let [partial_checksums, shared_frames, table_fd] = flags;
                 let kind = match kind {
                     NicKind::Afxdp(bind) => {
@@ -329,6 +339,7 @@ pub(crate) mod tests {
                     queues,
                     mac,
                     mtu,
+                    vlan: VlanId::new(vlan),
                     steering,
                     partial_checksums,
                     shared_frames,

@@ -36,7 +36,7 @@ drop_reasons! {
     EthTruncated = "eth_truncated",
     /// The sender's Ethernet address is a group address.
     EthBadSource = "eth_bad_source",
-    /// The frame has an 802.1Q or 802.1ad tag. The dataplane does not process VLANs.
+    /// The frame has the tag of a VLAN, 802.1Q or 802.1ad, and the device is in none (`vlan=N`).
     EthVlan = "eth_vlan",
     /// The EtherType is none of IPv4, IPv6 and ARP, or the field is an 802.3 length.
     EthUnknownType = "eth_unknown_type",

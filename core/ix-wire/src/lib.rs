@@ -34,6 +34,7 @@ mod source;
 pub mod tcp;
 pub mod udp;
 mod usual;
+pub mod vlan;
 
 pub use addr::{At, BROADCAST_MAC, FlowTuple, IpAddr, IpAddrError, MacAddr, is_group_mac};
 pub use arp::{ArpOperation, ArpPacket};
@@ -53,6 +54,7 @@ pub use seq::Seq;
 pub use source::best_source;
 pub use tcp::{EcnBytes, SackBlocks, TcpFlags, TcpHeader, TcpOptions};
 pub use usual::{parse_usual, parse_usual_v6};
+pub use vlan::{VlanId, VlanIdError};
 
 /// The first `N` bytes of a buffer that a header is built in.
 ///

@@ -3,3 +3,4 @@ mod igmp;
 mod parse;
 mod parse_v6;
 mod properties;
+mod vlan;

@@ -1,6 +1,7 @@
 //! Attaches a queue by its descriptor, which needs no privilege.
 use crate::error::AttachError;
 use crate::steering::MappedReta;
+use crate::tagged::TaggedNic;
 use crate::{Nic, NicInfo, NicKind, SetReta, Steering, afxdp, memif, tap};
 use ix_mem::{PacketMemory, Pool};
 use std::os::fd::{AsFd, OwnedFd};
@@ -76,16 +77,20 @@ pub fn attach(
         let only = fds.pop_if(|_| sockets == 1);
         only.ok_or(AttachError::Sockets { name, pair: queue, sockets, expected: 1 })
     };
-    match info.kind {
-        NicKind::Tap => Ok(Box::new(tap::TapNic::new(info.clone(), one(&mut fds)?))),
+    let nic: Box<dyn Nic> = match info.kind {
+        NicKind::Tap => Box::new(tap::TapNic::new(info.clone(), one(&mut fds)?)),
         NicKind::Memif => {
             let fd = one(&mut fds)?;
-            Ok(Box::new(memif::MemifNic::new(info.clone(), queue, fd, rings)))
+            Box::new(memif::MemifNic::new(info.clone(), queue, fd, rings))
         }
         NicKind::Afxdp(bind) => {
             let nic = afxdp::AfxdpNic::attach(info, bind, queue, fds, memory, rx_pool, rings)?;
-            Ok(Box::new(nic))
+            Box::new(nic)
         }
-        NicKind::Sim => Err(AttachError::Kind { kind: info.kind }),
-    }
+        NicKind::Sim => return Err(AttachError::Kind { kind: info.kind }),
+    };
+    Ok(match info.vlan {
+        None => nic,
+        Some(vlan) => Box::new(TaggedNic::new(nic, vlan)),
+    })
 }

@@ -19,6 +19,7 @@ mod error;
 mod frames;
 pub mod memif;
 mod steering;
+mod tagged;
 mod tap;
 mod update;
 
@@ -77,8 +78,9 @@ pub trait Nic: Send {
     /// What the device is.
     fn info(&self) -> &NicInfo;
 
-    /// Appends at most `max` received packets to `out`, in order of arrival, and gives the device
-    /// new frames from `rx_pool` for them. Returns their number. Never ends within a frame of
+    /// Takes at most `max` received packets, in order of arrival, and gives the device new frames
+    /// from `rx_pool` for them. Appends those that are for this device's VLAN to `out`, which are
+    /// all where it has none. Returns the number of those that it took. Never ends within a frame of
     /// several packets (`more`): to complete the last frame it may exceed `max`.
     fn receive(
         &mut self,
@@ -180,6 +182,8 @@ pub struct DeviceDrops {
     pub rx_overrun: u64,
     /// Did not fit into a frame, or the device refused them for another reason.
     pub rx_invalid: u64,
+    /// Of another VLAN than the device's, or of none.
+    pub rx_other_vlan: u64,
     /// Could not be sent.
     pub tx_failed: u64,
 }

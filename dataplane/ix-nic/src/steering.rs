@@ -3,7 +3,7 @@
 //!
 //! [`FlowHash`] covers IPv4 and IPv6 with the ports of TCP and UDP. Other packets and fragments are
 //! hashed without ports, and so are IPv6 packets with extension headers; what is not IP belongs to
-//! flow group 0.
+//! flow group 0. The tag of a VLAN does not count.
 use crate::SetReta;
 use ix_sys::Mapping;
 use ix_wire::{FLOW_GROUPS, FlowHash, FlowTuple, IpAddr, flow_group};
@@ -25,7 +25,11 @@ const MAPPED_STRIDE: usize = 8;
 /// The flow group of a received frame.
 pub fn frame_flow_group(hash: &FlowHash, frame: &[u8]) -> usize {
     let Some((ethernet, ip)) = frame.split_at_checked(ETHERNET_BYTES) else { return 0 };
-    match ethernet[12..14] {
+    let (mut ethertype, mut ip) = ([ethernet[12], ethernet[13]], ip);
+    if let ([0x81, 0x00], [_, _, a, b, behind @ ..]) = (ethertype, ip) {
+        (ethertype, ip) = ([*a, *b], behind);
+    }
+    match ethertype {
         [0x08, 0x00] if ip.len() >= IPV4_BYTES => {}
         [0x86, 0xdd] if ip.len() >= IPV6_BYTES => return flow_group(hash_v6(hash, ip)),
         _ => return 0,

@@ -60,15 +60,16 @@ fn slot_of(filter: &Filter, field: Field) -> i16 {
 }
 
 /// Stores the header of the frame from R7 to R8 on the stack. Jumps to `bad` if the frame is too
-/// short for its type. Uses R0 to R6.
-pub(crate) fn lay_out(a: &mut Assembler, bad: Label) {
+/// short for its type. Uses R0 to R6. The Ethernet addresses stand `front` bytes before R7, where
+/// a tag behind them was skipped.
+pub(crate) fn lay_out(a: &mut Assembler, front: i16, bad: Label) {
     let (data, end, at, field) = (Reg::R7, Reg::R8, Reg::R6, Reg::R4);
     a.mov_imm(field, -1);
     (LAST..0).step_by(8).for_each(|slot| a.store(Size::Double, Reg::R10, slot, field));
     a.mov(at, data);
     needs(a, at, end, 14, bad);
     for (slot, offset) in [(ETH_DST, 0), (ETH_SRC, 6)] {
-        mac(a, slot, data, offset);
+        mac(a, slot, data, offset - front);
     }
     a.mov_imm(Reg::R3, i32::from(UNTAGGED));
     half(a, field, data, 12);
@@ -94,12 +95,12 @@ pub(crate) fn lay_out(a: &mut Assembler, bad: Label) {
     lay_out_arp(a, known);
     a.jump(known);
     a.place(v6);
-    lay_out_ipv6(a, bad, known);
+    lay_out_ipv6(a, front, bad, known);
     a.place(known);
 }
 
 /// Parses the IPv6 packet at R6; falls through at its end.
-fn lay_out_ipv6(a: &mut Assembler, bad: Label, done: Label) {
+fn lay_out_ipv6(a: &mut Assembler, front: i16, bad: Label, done: Label) {
     let (end, at, field, protocol) = (Reg::R8, Reg::R6, Reg::R4, Reg::R5);
     needs(a, at, end, 40, bad);
     a.load(Size::Byte, field, at, 0);
@@ -171,7 +172,7 @@ fn lay_out_ipv6(a: &mut Assembler, bad: Label, done: Label) {
     }
     a.jump(part);
     a.place(nd);
-    lay_out_nd(a, done);
+    lay_out_nd(a, front, done);
 }
 
 /// Stores the type of the ICMPv6 message at `message`, if the packet has no tag; it is in R4 then.
@@ -186,7 +187,7 @@ fn icmpv6_type(a: &mut Assembler, message: Reg) {
 
 /// Stores what the message of Neighbour Discovery in the IPv6 packet at R6 says, if it has no tag.
 /// R4 has its type.
-fn lay_out_nd(a: &mut Assembler, done: Label) {
+fn lay_out_nd(a: &mut Assembler, front: i16, done: Label) {
     let (data, end, at, field) = (Reg::R7, Reg::R8, Reg::R6, Reg::R4);
     a.load(Size::Double, Reg::R2, Reg::R10, VLAN);
     a.jump_ne32(Reg::R2, UNTAGGED.into(), done);
@@ -196,7 +197,7 @@ fn lay_out_nd(a: &mut Assembler, done: Label) {
     half(a, Reg::R3, at, 4);
     let option = a.label();
     a.jump_ne32(Reg::R3, 24, option);
-    mac(a, ND_MAC, data, 6);
+    mac(a, ND_MAC, data, 6 - front);
     a.jump(done);
     a.place(option);
     a.jump_ne32(Reg::R3, 32, done);
@@ -418,7 +419,7 @@ mod tests {
         let (taken, other) = (a.label(), a.label());
         a.load(Size::Word, Reg::R7, Reg::R1, 0);
         a.load(Size::Word, Reg::R8, Reg::R1, 4);
-        lay_out(&mut a, other);
+        lay_out(&mut a, 0, other);
         filters.iter().for_each(|filter| ask(&mut a, filter, taken));
         a.place(other);
         a.mov_imm(Reg::R0, 2);

@@ -9,6 +9,7 @@ use ix_nic::{DeviceChange, NicInfo, NicKind, SetReta};
 use ix_sys::Interface;
 use ix_vnic::Filter;
 use ix_wire::IpAddr;
+use ix_wire::vlan::{self, TAG_BYTES};
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Write};
@@ -131,6 +132,12 @@ impl OpenedDevice {
     /// # Errors
     /// Of the system: the link is down, or the queues were taken.
     pub fn send_early(&self, frame: &[u8]) -> io::Result<()> {
+        let tagged = self.info.vlan.map(|vlan| {
+            let mut tagged = [&[0; TAG_BYTES][..], frame].concat();
+            vlan::insert(&mut tagged, vlan.tag());
+            tagged
+        });
+        let frame = tagged.as_deref().unwrap_or(frame);
         match self.info.kind {
             NicKind::Tap => match self.queue_fds.first() {
                 Some(queue) => tap::send(queue, frame),
@@ -381,11 +388,13 @@ impl fmt::Debug for OpenedDevice {
 /// limit with [`ix_sys::limits::raise_memlock`] in the broker before it starts the process.
 pub fn open(spec: &DeviceSpec, options: &OpenOptions) -> Result<OpenedDevice, OpenError> {
     match spec {
-        DeviceSpec::Tap { name, queues, mtu, offloads, mac } => {
-            tap::open(name, (*queues, *mtu), *offloads, *mac, options)
+        DeviceSpec::Tap { name, queues, mtu, vlan, offloads, mac } => {
+            let mut opened = tap::open(name, (*queues, *mtu), *offloads, *mac, options)?;
+            opened.info.vlan = *vlan;
+            Ok(opened)
         }
-        DeviceSpec::Afxdp { ifname, queues, mtu, mode } => {
-            let opened = afxdp::open(ifname, (*queues, *mtu), *mode, options)?;
+        DeviceSpec::Afxdp { ifname, queues, mtu, vlan, mode } => {
+            let opened = afxdp::open(ifname, (*queues, *mtu, *vlan), *mode, options)?;
             Ok(OpenedDevice { again: Some((spec.clone(), options.clone())), ..opened })
         }
         DeviceSpec::Memif(spec) => memif::open(spec, options),

@@ -3,6 +3,7 @@ use crate::memif::MTU_DEFAULT as MEMIF_MTU_DEFAULT;
 use crate::{MemifSpec, MemifSpecError};
 use ix_nic::{DeviceKind, MTU_MAX, XdpMode, memif};
 use ix_sys::Interface;
+use ix_wire::VlanId;
 use std::fmt;
 use std::str::FromStr;
 
@@ -18,6 +19,8 @@ pub enum DeviceSpec {
         queues: usize,
         /// Largest IP packet, bytes, which the interface gets; by default it keeps its own.
         mtu: Option<usize>,
+        /// The VLAN whose tag frames have on the link.
+        vlan: Option<VlanId>,
         /// Whether checksums and segmentation may be left to the other end (the default).
         offloads: bool,
         /// Our Ethernet address; by default it is derived from the kernel end's.
@@ -32,6 +35,8 @@ pub enum DeviceSpec {
         queues: usize,
         /// Largest IP packet, bytes, at most the interface's, which is the default.
         mtu: Option<usize>,
+        /// The VLAN whose frames are IX's, by their tag; all others stay Linux's.
+        vlan: Option<VlanId>,
         /// [`XdpMode::Auto`] by default.
         mode: XdpMode,
     },
@@ -53,6 +58,7 @@ enum Reason {
     Option(String),
     Queues,
     Mtu,
+    Vlan,
     Mode,
     Offloads,
     Mac,
@@ -118,6 +124,14 @@ impl DeviceSpec {
         self
     }
 
+    /// The VLAN that it is in.
+    pub fn vlan(&self) -> Option<VlanId> {
+        match self {
+            DeviceSpec::Tap { vlan, .. } | DeviceSpec::Afxdp { vlan, .. } => *vlan,
+            DeviceSpec::Memif(spec) => spec.vlan,
+        }
+    }
+
     /// Whether its peer may work in the dataplane's packet memory.
     pub fn may_share_memory(&self) -> bool {
         matches!(self, DeviceSpec::Memif(_))
@@ -154,7 +168,7 @@ impl FromStr for DeviceSpec {
             return Err(error(Reason::Name));
         }
         let (mut queues, mut mode, mut offloads, mut mac) = (1, XdpMode::Auto, true, None);
-        let mut mtu = None;
+        let (mut mtu, mut vlan) = (None, None);
         for word in words {
             match word.split_once('=') {
                 Some(("queues", value)) => {
@@ -164,6 +178,9 @@ impl FromStr for DeviceSpec {
                 Some(("mtu", value)) => {
                     let number = value.parse().ok().filter(|n| (MTU_MIN..=MTU_MAX).contains(n));
                     mtu = Some(number.ok_or_else(|| error(Reason::Mtu))?);
+                }
+                Some(("vlan", value)) => {
+                    vlan = Some(value.parse().map_err(|_| error(Reason::Vlan))?);
                 }
                 Some(("mode", value)) if kind == DeviceKind::Afxdp => {
                     mode = XdpMode::from_name(value).ok_or_else(|| error(Reason::Mode))?;
@@ -182,8 +199,8 @@ impl FromStr for DeviceSpec {
             }
         }
         Ok(match kind {
-            DeviceKind::Tap => DeviceSpec::Tap { name, queues, mtu, offloads, mac },
-            _ => DeviceSpec::Afxdp { ifname: name, queues, mtu, mode },
+            DeviceKind::Tap => DeviceSpec::Tap { name, queues, mtu, vlan, offloads, mac },
+            _ => DeviceSpec::Afxdp { ifname: name, queues, mtu, vlan, mode },
         })
     }
 }
@@ -192,16 +209,18 @@ impl fmt::Display for DeviceSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             DeviceSpec::Memif(spec) => spec.fmt(f),
-            DeviceSpec::Tap { name, queues, mtu, offloads, mac } => {
+            DeviceSpec::Tap { name, queues, mtu, vlan, offloads, mac } => {
                 write!(f, "{}:{name},queues={queues}", self.kind().name())?;
                 mtu.map_or(Ok(()), |mtu| write!(f, ",mtu={mtu}"))?;
+                vlan.map_or(Ok(()), |vlan| write!(f, ",vlan={vlan}"))?;
                 f.write_str(if *offloads { "" } else { ",offloads=off" })?;
                 let Some([a, b, c, d, e, g]) = mac else { return Ok(()) };
                 write!(f, ",mac={a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
             }
-            DeviceSpec::Afxdp { ifname, queues, mtu, mode } => {
+            DeviceSpec::Afxdp { ifname, queues, mtu, vlan, mode } => {
                 write!(f, "{}:{ifname},queues={queues}", self.kind().name())?;
                 mtu.map_or(Ok(()), |mtu| write!(f, ",mtu={mtu}"))?;
+                vlan.map_or(Ok(()), |vlan| write!(f, ",vlan={vlan}"))?;
                 if *mode == XdpMode::Auto { Ok(()) } else { write!(f, ",mode={}", mode.name()) }
             }
         }
@@ -230,7 +249,7 @@ impl fmt::Display for SpecError {
             Reason::Option(word) => {
                 write!(
                     f,
-                    "unknown option `{}`; use queues=N and mtu=N, for tap offloads=off or mac=, for afxdp ",
+                    "unknown option `{}`; use queues=N, mtu=N and vlan=N, for tap offloads=off or mac=, for afxdp ",
                     word.escape_debug()
                 )?;
                 write!(f, "mode=zerocopy|copy|generic")
@@ -240,6 +259,14 @@ impl fmt::Display for SpecError {
                 write!(f, "mac= must be one station's address, such as 02:00:00:00:00:01")
             }
             Reason::Mtu => write!(f, "mtu=N must be a number from {MTU_MIN} to {MTU_MAX}"),
+            Reason::Vlan => {
+                write!(
+                    f,
+                    "vlan=N must be a number from 1 to {}; leave it out for frames ",
+                    VlanId::MAX
+                )?;
+                write!(f, "without a tag")
+            }
             Reason::Queues => write!(f, "queues=N must be a number from 1 to {MAX_QUEUES}"),
             Reason::Mode => write!(f, "mode= must be zerocopy, copy or generic"),
         }
@@ -275,20 +302,21 @@ mod tests {
             name: name.into(),
             queues,
             mtu: None,
+            vlan: None,
             offloads: true,
             mac: None,
         };
         let xdp = |queues, mode| {
-            let (ifname, mtu) = ("eth1".into(), None);
-            DeviceSpec::Afxdp { ifname, queues, mtu, mode }
+            let (ifname, mtu, vlan) = ("eth1".into(), None, None);
+            DeviceSpec::Afxdp { ifname, queues, mtu, vlan, mode }
         };
         assert_eq!("tap:tap0".parse(), Ok(tap("tap0", 1)));
         assert_eq!("tap:ix-0,queues=4".parse(), Ok(tap("ix-0", 4)));
         assert_eq!("afxdp:eth1".parse(), Ok(xdp(1, XdpMode::Auto)));
         let mac = Some([2, 0, 0, 0, 0, 0xfe]);
-        let (name, mtu) = ("t".into(), Some(9000));
-        let plain = DeviceSpec::Tap { name, queues: 2, mtu, offloads: false, mac };
-        let text = "tap:t,queues=2,mtu=9000,offloads=off,mac=02:00:00:00:00:fe";
+        let (name, mtu, vlan) = ("t".into(), Some(9000), VlanId::new(5));
+        let plain = DeviceSpec::Tap { name, queues: 2, mtu, vlan, offloads: false, mac };
+        let text = "tap:t,queues=2,mtu=9000,vlan=5,offloads=off,mac=02:00:00:00:00:fe";
         assert_eq!(text.parse(), Ok(plain.clone()));
         assert_eq!(plain.to_string().parse(), Ok(plain));
         assert_eq!("eth1".parse(), Ok(xdp(1, XdpMode::Auto)));
@@ -296,6 +324,9 @@ mod tests {
         let text = "afxdp:eth1,queues=2,mode=generic";
         assert_eq!(text.parse(), Ok(xdp(2, XdpMode::Generic)));
         assert_eq!(xdp(2, XdpMode::Generic).to_string(), text);
+        let tagged: DeviceSpec = "eth1,vlan=4094".parse().expect("a VLAN");
+        assert_eq!(tagged.vlan(), VlanId::new(4094));
+        assert_eq!(tagged.to_string(), "afxdp:eth1,queues=1,vlan=4094");
         assert_eq!(xdp(2, XdpMode::Auto).to_string().parse(), Ok(xdp(2, XdpMode::Auto)));
     }
 
@@ -340,6 +371,10 @@ mod tests {
             ("tap:t,queues=many", "from 1 to"),
             ("tap:t,mtu=67", "from 68 to 9216"),
             ("afxdp:e,mtu=9217", "from 68 to 9216"),
+            ("tap:t,vlan=0", "from 1 to 4094; leave it out for frames without a tag"),
+            ("tap:t,vlan=4095", "from 1 to 4094"),
+            ("eth0,vlan=4096", "from 1 to 4094"),
+            ("afxdp:e,vlan=", "from 1 to 4094"),
             ("tap:t,queue=1", "unknown option `queue=1`"),
             ("tap:t,mode=copy", "is for afxdp only"),
             ("tap:t,offloads=no", "on or off"),

@@ -55,6 +55,7 @@ pub(crate) fn open(
         queues,
         mac: mac.unwrap_or_else(|| other_end(kernel_mac)),
         mtu,
+        vlan: None,
         steering,
         // With a given address the tap is behind a switch, which forwards frames of other
         // interfaces unchanged.

@@ -15,6 +15,8 @@ const ETHTOOL_SRXCLSRLINS: u32 = 0x32;
 /// The card chooses the rule's location.
 const RX_CLS_LOC_SPECIAL: u32 = 1 << 31;
 const ETHTOOL_GTXCSUM: u32 = 0x16;
+const ETHTOOL_GFLAGS: u32 = 0x25;
+const FLAG_RXVLAN: u32 = 1 << 8;
 const ETHTOOL_GCHANNELS: u32 = 0x3c;
 const ETHTOOL_SCHANNELS: u32 = 0x3d;
 const ETHTOOL_GRSSH: u32 = 0x46;
@@ -242,6 +244,14 @@ impl Interface {
         let mut value = [ETHTOOL_GTXCSUM, 0];
         self.ethtool(&mut value)?;
         Ok(value[1] != 0)
+    }
+
+    /// Whether it takes the tags of VLANs off received frames, and hands them over beside the
+    /// frames.
+    pub fn takes_tags_off(&self) -> io::Result<bool> {
+        let mut value = [ETHTOOL_GFLAGS, 0];
+        self.ethtool(&mut value)?;
+        Ok(value[1] & FLAG_RXVLAN != 0)
     }
 
     /// Its receive-side scaling; `None` if it has none, or not with Toeplitz hashes.

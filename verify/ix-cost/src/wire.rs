@@ -38,6 +38,7 @@ pub fn wire(macs: [[u8; 6]; 2]) -> [WireEnd; 2] {
             steering: Steering::Software,
             partial_checksums: false,
             shared_frames: false,
+            vlan: None,
             table_fd: false,
         };
         WireEnd { info, incoming, emptied, empty, outgoing }

@@ -184,6 +184,7 @@ impl SimDevice {
             steering: self.options.spread.steering(),
             partial_checksums: false,
             shared_frames: false,
+            vlan: None,
             table_fd: false,
         };
         SimNic { device: self.clone(), queue, info }

@@ -48,5 +48,6 @@ mod shared_ssh;
 mod ten_addresses;
 mod top;
 mod turns;
+mod vlan;
 mod vnic;
 mod vnic_faults;

@@ -614,6 +614,7 @@ mod tests {
                 steering: crate::device::Steering::Software,
                 partial_checksums: false,
                 shared_frames: false,
+                vlan: None,
                 table_fd: false,
             };
             let config = Config { cpus: vec![0; cpus], ..usual() };

@@ -23,7 +23,7 @@ use ix_nic::RxPacket;
 use ix_tcp::icmp::{ErrorMessage, IcmpError};
 use ix_wire::mld::Query;
 use ix_wire::ra::Advertisement;
-use ix_wire::{DropReason, IcmpPacket, Parsed, ipv4};
+use ix_wire::{DropReason, IcmpPacket, Parsed, ipv4, vlan};
 
 /// Most signals from other threads in one cycle: the event array has room for them.
 const SIGNALS_MAX: usize = 32;
@@ -247,6 +247,11 @@ impl ElasticThread {
     #[cold]
     fn sort_refused(&mut self, origin: Origin, mbuf: Mbuf, tails: usize, reason: Dropped) {
         self.receive.work.pop();
+        if matches!(reason, Dropped::Packet(DropReason::EthVlan))
+            && vlan::has_priority_only(mbuf.bytes(&self.shared.memory))
+        {
+            return self.sort_without_priority(origin, mbuf, tails);
+        }
         let is_fragment =
             matches!(reason, Dropped::Packet(DropReason::IpFragment | DropReason::Ip6Fragment));
         if is_fragment {
@@ -266,6 +271,43 @@ impl ElasticThread {
             }
         }
         self.claim_or_drop(origin.port, mbuf, tails, reason);
+    }
+
+    /// Processes a frame with a priority tag, which names no VLAN, as one without a tag. What is
+    /// behind it is no tag, so this happens once.
+    #[cold]
+    fn sort_without_priority(&mut self, origin: Origin, mut mbuf: Mbuf, tails: usize) {
+        vlan::remove(mbuf.bytes_mut(&self.shared.memory));
+        mbuf.trim_front(vlan::TAG_BYTES);
+        let total_len = self.receive.batch.last_tails(tails).fold(mbuf.len(), |n, t| n + t.len());
+        if let Err((reason, mbuf)) = self.sort_rare(origin, mbuf, tails, total_len) {
+            self.sort_refused(origin, mbuf, tails, reason);
+        }
+    }
+
+    /// Parses a packet of a kind that is rare. One that is refused is the last of the batch.
+    #[cold]
+    fn sort_rare(
+        &mut self,
+        origin: Origin,
+        mbuf: Mbuf,
+        tails: usize,
+        total_len: usize,
+    ) -> Result<(), (Dropped, Mbuf)> {
+        self.receive.work.push(origin, tails);
+        let Io { cx, ports, .. } = &self.io;
+        let mut found = self.receive.classify(cx, ports, &mbuf, total_len, origin.from.is_looped());
+        if tails > 0 && found.is_ok() {
+            found = self.receive.verify_tails(cx, ports, &mbuf).and(found);
+        }
+        match found {
+            Ok(group) if group.is_none_or(|g| self.migrations.is_home(g)) => {
+                self.receive.mbufs.push(mbuf);
+            }
+            Ok(group) => self.divert(group.unwrap_or(0), origin, mbuf, tails),
+            Err(reason) => return Err((reason, mbuf)),
+        }
+        Ok(())
     }
 
     /// Processes a fragment: stores it, or hands it to the thread that stores the datagram's
@@ -307,21 +349,9 @@ impl ElasticThread {
         let total_len = mbuf.len() + tails.iter().map(Mbuf::len).sum::<usize>();
         let count = tails.len();
         tails.into_iter().for_each(|tail| self.receive.batch.push_tail(tail));
-        self.receive.work.push(origin, count);
-        let Io { cx, ports, .. } = &self.io;
-        let mut found = self.receive.classify(cx, ports, &mbuf, total_len, origin.from.is_looped());
-        if count > 0 && found.is_ok() {
-            found = self.receive.verify_tails(cx, ports, &mbuf).and(found);
-        }
-        match found {
-            Ok(group) if group.is_none_or(|g| self.migrations.is_home(g)) => {
-                self.receive.mbufs.push(mbuf);
-            }
-            Ok(group) => self.divert(group.unwrap_or(0), origin, mbuf, count),
-            Err(reason) => {
-                self.receive.work.pop();
-                self.claim_or_drop(origin.port, mbuf, count, reason);
-            }
+        if let Err((reason, mbuf)) = self.sort_rare(origin, mbuf, count, total_len) {
+            self.receive.work.pop();
+            self.claim_or_drop(origin.port, mbuf, count, reason);
         }
     }
 
@@ -356,7 +386,7 @@ impl ElasticThread {
         if !self.packets.is_any() && !self.receive.admission.steers() {
             return self.drop_packet(port, mbuf, tails, reason);
         }
-        let staged = self.sniff(&mbuf, tails);
+        let staged = self.sniff(port, &mbuf, tails);
         let ElasticThread { io, receive, packets, .. } = self;
         match packets.claim(io, &mut receive.admission, port, reason, tails, mbuf) {
             Claimed::Taken => {
@@ -374,7 +404,7 @@ impl ElasticThread {
     /// frees it, and sends an ICMP error where the RFCs say so.
     #[cold]
     fn drop_packet(&mut self, port: u8, mbuf: Mbuf, tails: usize, reason: Dropped) {
-        if let Some(staged) = self.sniff(&mbuf, tails) {
+        if let Some(staged) = self.sniff(port, &mbuf, tails) {
             let (time_us, len) = (self.io.cx.now_us, staged.len());
             let dropped = Some(reason.index());
             self.sniffed(Some(staged), Mark { time_us, len, port, dropped, ..Mark::default() });
@@ -482,7 +512,7 @@ impl ElasticThread {
         let memory = &self.shared.memory;
         let tails = self.receive.batch.next_tails(work.tails).map(|tail| tail.bytes(memory));
         let sniffer = self.sniffer.as_deref_mut();
-        let staged = sniffer.map(|sniffer| sniffer.arriving(mbuf.bytes(memory), tails));
+        let staged = sniffer.map(|sniffer| sniffer.arriving(work.port, mbuf.bytes(memory), tails));
         let verdict = self.handle(work, mbuf);
         let dropped = verdict.err();
         if let Some(reason) = dropped {
@@ -503,10 +533,10 @@ impl ElasticThread {
     }
 
     /// Shows the sniffer the last parsed packet, without a verdict yet.
-    fn sniff(&mut self, mbuf: &Mbuf, tails: usize) -> Option<Staged> {
+    fn sniff(&mut self, port: u8, mbuf: &Mbuf, tails: usize) -> Option<Staged> {
         let memory = &self.shared.memory;
         let tails = self.receive.batch.last_tails(tails).map(|tail| tail.bytes(memory));
-        Some(self.sniffer.as_deref_mut()?.arriving(mbuf.bytes(memory), tails))
+        Some(self.sniffer.as_deref_mut()?.arriving(port, mbuf.bytes(memory), tails))
     }
 
     /// Tells the sniffer the verdict on a packet.
@@ -520,8 +550,8 @@ impl ElasticThread {
     #[cold]
     pub(crate) fn look_at_capture(&mut self) {
         self.shared.updates.capture_done(self.io.cx.index);
-        let ports = self.io.ports.len();
-        self.sniffer = Sniffer::new(&self.shared.captures, self.io.cx.index, ports);
+        let tags = self.io.ports.iter().map(|port| port.info.vlan);
+        self.sniffer = Sniffer::new(&self.shared.captures, self.io.cx.index, tags);
     }
 
     /// Step 2: processes a packet.

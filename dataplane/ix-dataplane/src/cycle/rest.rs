@@ -24,12 +24,13 @@ impl ElasticThread {
         counters.app_timers.set(self.app_timers.armed() as u64);
         counters.wheel_entries.set(self.flows.wheel.len() as u64);
         counters.half_open.set(self.tcp.listeners.half_open());
-        let (mut overrun, mut invalid, mut failed) = (0, 0, 0);
+        let (mut overrun, mut invalid, mut foreign, mut failed) = (0, 0, 0, 0);
         let (mut rx_held, mut tx_held) = (0, 0);
         for port in &mut io.ports {
             let drops = port.nic.drops();
             overrun += drops.rx_overrun;
             invalid += drops.rx_invalid;
+            foreign += drops.rx_other_vlan;
             failed += drops.tx_failed;
             let held = port.nic.frames_held();
             rx_held += held.0;
@@ -39,6 +40,7 @@ impl ElasticThread {
         counters.tx_frames_in_device.set(tx_held as u64);
         counters.device_rx_overrun.set(overrun);
         counters.device_rx_invalid.set(invalid);
+        counters.device_rx_other_vlan.set(foreign);
         counters.device_tx_failed.set(failed);
         self.give_memory_back(now_us);
     }

@@ -47,8 +47,8 @@ impl AfxdpNic {
         let mut queues: Vec<Queue> = Vec::with_capacity(expected);
         for (number, fd) in numbers.zip(fds) {
             let each = of_each(sizes, expected, queues.len());
-            let queue =
-                Queue::bind(name, (bind, info.mtu), number, fd, memory, queues.first(), each)?;
+            let to = (bind, info.mtu + info.tag_bytes());
+            let queue = Queue::bind(name, to, number, fd, memory, queues.first(), each)?;
             queues.push(queue);
         }
         // All have their rings before one has frames: a failure above leaves the pool as it was.
@@ -82,7 +82,7 @@ impl AfxdpNic {
         let numbers = info.sockets_of(pair).skip(1 + self.more.len());
         let each = of_each(self.sizes, count, 1);
         let bind_one = |(number, fd)| {
-            let to = (bind, info.mtu);
+            let to = (bind, info.mtu + info.tag_bytes());
             Queue::bind(&info.name, to, number, fd, memory, Some(&self.first), each)
         };
         let mut new = numbers.zip(fds).map(bind_one).collect::<Result<Vec<_>, _>>()?;
@@ -90,7 +90,8 @@ impl AfxdpNic {
         new.iter_mut().for_each(|queue| queue.begin(rx_pool, most));
         self.more.append(&mut new);
         // Sockets that are bound stay as they are.
-        let most = if self.first.takes_chains() { MTU_MAX } else { MTU_OF_BUFFER };
+        let of_buffer = MTU_OF_BUFFER - info.tag_bytes();
+        let most = if self.first.takes_chains() { MTU_MAX } else { of_buffer };
         let (mode, mtu) = (std::mem::take(&mut self.info.mode), info.mtu.min(most));
         self.info = NicInfo { mode, mtu, ..info };
         Ok(())
@@ -232,6 +233,7 @@ fn sum(a: DeviceDrops, b: DeviceDrops) -> DeviceDrops {
         rx_overrun: a.rx_overrun + b.rx_overrun,
         rx_invalid: a.rx_invalid + b.rx_invalid,
         tx_failed: a.tx_failed + b.tx_failed,
+        ..DeviceDrops::default()
     }
 }
 

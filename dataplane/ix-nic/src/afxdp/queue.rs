@@ -45,7 +45,7 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    /// Binds the socket to queue `number` of the interface, for packets of `mtu` bytes. Its packet
+    /// Binds the socket to queue `number` of the interface, for packets of `mtu` bytes with their tag, if they have one. Its packet
     /// memory is that of `other`, if there is one, else `memory`, which is registered. `sizes` are
     /// powers of two. The queue has no receive frames yet.
     pub fn bind(
@@ -370,6 +370,7 @@ impl Queue {
             rx_overrun: stats.rx_ring_full + unfilled,
             rx_invalid: self.counted.rx_invalid + (stats.rx_dropped - unfilled),
             tx_failed: self.counted.tx_failed + stats.tx_invalid_descs,
+            ..DeviceDrops::default()
         }
     }
 

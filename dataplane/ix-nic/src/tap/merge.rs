@@ -7,19 +7,21 @@
 //! checksums.
 use super::vnet::{self, Segments};
 use ix_mem::{Mbuf, PacketMemory};
-use ix_wire::{Checksum, IpAddr, TcpFlags};
+use ix_wire::vlan::TAG_BYTES;
+use ix_wire::{Checksum, IpAddr, TcpFlags, ethernet};
 
 /// Most buffers of a frame: enough for 64 KiB at the usual MTU, of one buffer each, and at a large
 /// one, of several.
 pub(super) const BUFFERS_MAX: usize = 64;
-/// Longest headers: virtio_net, Ethernet, IPv4 and TCP with all options.
-pub(super) const HEADERS_BYTES_MAX: usize = vnet::HEADER_BYTES + IP_AT + IPV4_BYTES + 60;
+/// Longest headers: virtio_net, Ethernet with a tag, IPv4 and TCP with all options.
+pub(super) const HEADERS_BYTES_MAX: usize =
+    vnet::HEADER_BYTES + TAG_BYTES + IP_AT + IPV4_BYTES + 60;
 
 const IP_AT: usize = 14;
 const IPV4_BYTES: usize = 20;
 const TCP_AT: usize = IP_AT + IPV4_BYTES;
 const TCP_BYTES: usize = 20;
-/// Offset from the start of the frame.
+/// Offset from [`Frame::head`].
 const IP_LEN_AT: usize = IP_AT + 2;
 const IP_IDENT_AT: usize = IP_AT + 4;
 const IP_FRAGMENT_AT: usize = IP_AT + 6;
@@ -44,17 +46,34 @@ const ACK: u8 = TcpFlags::ACK.0 as u8;
 /// A packet that waits: the bytes of its first buffer, which has all headers.
 #[derive(Clone, Copy)]
 pub(super) struct Frame<'a> {
-    pub head: &'a [u8],
-    /// Bytes of all buffers.
-    pub len: usize,
+    /// Where a frame without a tag would begin, if its IP header is to be at the usual place: the
+    /// bytes of the frame behind `front`.
+    head: &'a [u8],
+    /// As many bytes as a tag has, if there is one.
+    front: &'a [u8],
+    /// Bytes of all buffers, without `front`.
+    len: usize,
     /// Number of buffers.
-    pub buffers: usize,
+    buffers: usize,
 }
 
 impl<'a> Frame<'a> {
     pub fn of(mbuf: &'a Mbuf, memory: &'a PacketMemory) -> Frame<'a> {
-        let (head, len) = (mbuf.bytes(memory), mbuf.frame_len(memory));
-        Frame { head, len, buffers: mbuf.buffers(memory) }
+        Frame::new(mbuf.bytes(memory), mbuf.frame_len(memory), mbuf.buffers(memory))
+    }
+
+    /// A frame of `len` bytes in so many buffers, of which this is the first.
+    pub fn new(first: &'a [u8], len: usize, buffers: usize) -> Frame<'a> {
+        let (front, head) = first.split_at(front_bytes(first));
+        Frame { head, front, len: len - front.len(), buffers }
+    }
+}
+
+/// Bytes of a frame's tag.
+fn front_bytes(frame: &[u8]) -> usize {
+    match frame.get(12..14) == Some(&ethernet::TYPE_VLAN.to_be_bytes()) {
+        true => TAG_BYTES.min(frame.len()),
+        false => 0,
     }
 }
 
@@ -63,8 +82,10 @@ impl<'a> Frame<'a> {
 pub(super) struct Run {
     /// Number of segments, at least two.
     pub segments: usize,
+    /// Bytes of all headers of each, and of a tag.
+    pub front_len: usize,
     /// Bytes of all headers of each.
-    pub header_len: usize,
+    header_len: usize,
     /// Payload of each but the last, bytes.
     segment_len: usize,
     /// Payload of all, bytes.
@@ -103,7 +124,8 @@ impl Run {
             && head[FLAGS_AT] == ACK;
         let carries = header_len >= TCP_AT + TCP_BYTES && first.len > header_len;
         let (segment_len, buffers) = (first.len.saturating_sub(header_len), first.buffers);
-        let run = Run { segments: 1, header_len, segment_len, payload_len: segment_len, buffers };
+        let (payload_len, front_len) = (segment_len, first.front.len() + header_len);
+        let run = Run { segments: 1, front_len, header_len, segment_len, payload_len, buffers };
         (plain && carries).then_some(run)
     }
 
@@ -115,7 +137,8 @@ impl Run {
         };
         let same = |from: usize, to: usize| a[from..to] == b[from..to];
         let ip_len = self.header_len - IP_AT + self.payload_len + next.len - self.header_len;
-        same(ADDRESSES_AT, SEQ_AT)
+        first.front == next.front
+            && same(ADDRESSES_AT, SEQ_AT)
             && be32(b, SEQ_AT) == be32(a, SEQ_AT).wrapping_add(self.payload_len as u32)
             && next.len > self.header_len
             && next.len <= first.len
@@ -144,15 +167,17 @@ impl Run {
     /// payloads of all segments follow them. `first` and `last` are the run's first and last
     /// segment.
     pub fn headers(&self, first: &[u8], last: &[u8], to: &mut [u8; HEADERS_BYTES_MAX]) -> usize {
+        let front = self.front_len - self.header_len;
         let segments = Segments {
-            header_len: self.header_len,
+            header_len: self.front_len,
             segment_len: self.segment_len,
-            tcp_at: TCP_AT,
+            tcp_at: front + TCP_AT,
             checksum_at: TCP_CHECKSUM_AT - TCP_AT,
         };
         let (vnet, frame) = to.split_at_mut(vnet::HEADER_BYTES);
         vnet.copy_from_slice(&segments.to_bytes());
-        frame[..self.header_len].copy_from_slice(&first[..self.header_len]);
+        frame[..self.front_len].copy_from_slice(&first[..self.front_len]);
+        let (frame, last) = (&mut frame[front..], &last[front..]);
         let tcp_len = self.header_len - TCP_AT + self.payload_len;
         put16(frame, IP_LEN_AT, (IPV4_BYTES + tcp_len) as u16);
         put16(frame, IP_CHECKSUM_AT, 0);
@@ -163,7 +188,7 @@ impl Run {
         let partial = Checksum::pseudo_header(src, dst, PROTOCOL_TCP, tcp_len).fold();
         put16(frame, TCP_CHECKSUM_AT, partial);
         frame[FLAGS_AT] = last[FLAGS_AT];
-        vnet::HEADER_BYTES + self.header_len
+        vnet::HEADER_BYTES + self.front_len
     }
 }
 

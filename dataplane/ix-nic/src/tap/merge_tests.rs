@@ -45,7 +45,7 @@ fn frame(segment: &Segment) -> Vec<u8> {
 
 /// A frame in one buffer.
 fn whole(bytes: &[u8]) -> Frame<'_> {
-    Frame { head: bytes, len: bytes.len(), buffers: 1 }
+    Frame::new(bytes, bytes.len(), 1)
 }
 
 /// The frame that the device sends for a run.
@@ -54,8 +54,24 @@ fn merged(frames: &[Vec<u8>], run: &Run) -> Vec<u8> {
     let len = run.headers(&frames[0], &frames[run.segments - 1], &mut headers);
     let mut bytes = headers[..len].to_vec();
     for frame in &frames[..run.segments] {
-        bytes.extend_from_slice(&frame[run.header_len..]);
+        bytes.extend_from_slice(&frame[run.front_len..]);
     }
+    bytes
+}
+
+/// A frame with a tag.
+fn tagged(frame: &[u8], tag: [u8; 4]) -> Vec<u8> {
+    [&frame[..12], &tag, &frame[12..]].concat()
+}
+
+/// What the device sends for a run, without its tag: every length and offset is less then.
+fn without_tag(mut bytes: Vec<u8>, tag: [u8; 4]) -> Vec<u8> {
+    for at in [2, 6] {
+        let word = u16::from_ne_bytes([bytes[at], bytes[at + 1]]) - 4;
+        bytes[at..at + 2].copy_from_slice(&word.to_ne_bytes());
+    }
+    let removed: Vec<u8> = bytes.drain(10 + 12..10 + 16).collect();
+    assert_eq!(removed, tag);
     bytes
 }
 
@@ -214,6 +230,26 @@ proptest! {
         }
     }
 
+    /// With tags the same segments are merged into the same frames, which have the tag.
+    #[test]
+    fn a_tag_changes_nothing_else(
+        (seq, number) in (any::<u32>(), 1..4095u16),
+        (count, rest) in (1..80usize, 0..200usize),
+        twists in proptest::collection::vec((any::<usize>(), any_twist()), 0..6),
+    ) {
+        let plain = frames(&twisted(stream(1, seq, 7, 200, count, rest), &twists));
+        let [high, low] = number.to_be_bytes();
+        let tag = [0x81, 0, high, low];
+        let with_tags: Vec<Vec<u8>> = plain.iter().map(|frame| tagged(frame, tag)).collect();
+        for at in 0..plain.len() {
+            let (run, same) = (run_of(&plain[at..]), run_of(&with_tags[at..]));
+            prop_assert_eq!(run.map(|run| run.segments), same.map(|run| run.segments));
+            let Some((run, same)) = run.zip(same) else { continue };
+            let bytes = merged(&with_tags[at..], &same);
+            prop_assert_eq!(without_tag(bytes, tag), merged(&plain[at..], &run));
+        }
+    }
+
     /// A segment whose headers differ in any bit is not merged: what a merged frame has once must
     /// hold for each segment. (Checksums are computed again.)
     #[test]
@@ -244,6 +280,16 @@ proptest! {
         let _ = Run::of([&first, &second].map(|frame| whole(frame)).into_iter());
         let _ = Run::of([&first, &first].map(|frame| whole(frame)).into_iter());
     }
+}
+
+#[test]
+fn segments_of_two_vlans_are_not_merged() {
+    let plain = frames(&stream(1, 1, 7, 200, 2, 0));
+    let of =
+        |a: u8, b: u8| [tagged(&plain[0], [0x81, 0, 0, a]), tagged(&plain[1], [0x81, 0, 0, b])];
+    assert!(run_of(&of(5, 5)).is_some());
+    assert!(run_of(&of(5, 6)).is_none());
+    assert!(run_of(&[tagged(&plain[0], [0x81, 0, 0, 5]), plain[1].clone()]).is_none());
 }
 
 #[test]

@@ -115,7 +115,7 @@ impl TapNic {
         parts[0] = IoSlice::new(&headers[..headers_len]);
         let mut count = 1;
         for mbuf in packets.iter().take(run.segments) {
-            let mut skipped = run.header_len;
+            let mut skipped = run.front_len;
             for (part, piece) in parts[count..].iter_mut().zip(mbuf.pieces(memory)) {
                 *part = IoSlice::new(piece.get(skipped..).unwrap_or(&[]));
                 skipped = 0;

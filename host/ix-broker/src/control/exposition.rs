@@ -13,7 +13,7 @@ use std::fmt::Display;
 pub use super::families::Format;
 
 /// Counters of elastic threads: the page's name, ours without its ends, and what it is.
-const COUNTERS: [(&str, &str, &str); 24] = [
+const COUNTERS: [(&str, &str, &str); 25] = [
     ("rx_packets", "received_packets", "Packets that devices handed over"),
     ("rx_bytes", "received_bytes", "Bytes of received packets, Ethernet headers included"),
     ("tx_packets", "sent_packets", "Packets handed to devices"),
@@ -41,6 +41,11 @@ const COUNTERS: [(&str, &str, &str); 24] = [
     ("event_back_pressure", "event_back_pressure", "Turns that left packets in the device"),
     ("device_rx_overrun", "device_overruns", "Packets lost by devices: not polled in time"),
     ("device_rx_invalid", "device_invalid_packets", "Packets that devices did not take"),
+    (
+        "device_rx_other_vlan",
+        "device_other_vlan_packets",
+        "Packets of another VLAN than the device's, or of none",
+    ),
     ("device_tx_failed", "device_send_failures", "Packets that devices could not send"),
 ];
 

@@ -23,7 +23,8 @@ use ix_sys::bpf::{self, Map, MapKind, PROGRAM_XDP_FRAGS, Program, ProgramKind};
 use ix_sys::interface::Rss;
 use ix_sys::{Holder, Interface, socket};
 use ix_vnic::Filter;
-use ix_wire::IpAddr;
+use ix_wire::vlan::TAG_BYTES;
+use ix_wire::{IpAddr, VlanId};
 use rss::Deal;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -39,6 +40,8 @@ pub(crate) struct Attachment {
     sockets: Map,
     /// The ports that are IX's, where the addresses are Linux's.
     shared: Option<Arc<HeldPorts>>,
+    /// The VLAN whose frames are ours.
+    vlan: Option<VlanId>,
     waiting: Vec<Option<OwnedFd>>,
     /// Number of queue pairs.
     pairs: usize,
@@ -84,7 +87,7 @@ impl Attachment {
             return set.map_err(|e| keeper_error(name, e));
         }
         let to = (addresses, &self.groups[..]);
-        let insns = instructions(&self.sockets, to, filters, self.shared.as_deref());
+        let insns = instructions(&self.sockets, to, filters, self.shared.as_deref(), self.vlan);
         let flags = if self.frags { PROGRAM_XDP_FRAGS } else { 0 };
         let program = Program::load(ProgramKind::Xdp, c"ix_xdp", &insns, flags);
         match program.and_then(|program| program.replace_in(self.link.as_fd())) {
@@ -153,7 +156,7 @@ const ATTACH_NATIVE: u32 = 1 << 2;
 const SEND_BUFFER_BYTES: i32 = 8 << 20;
 
 const ETHERNET_BYTES: usize = 14;
-/// Largest packet that one buffer holds, bytes.
+/// Largest packet that one buffer holds, bytes, if its frame has no tag.
 pub(crate) const MTU_WITHOUT_FRAGS: usize = ROOM_BYTES - ETHERNET_BYTES;
 
 /// Loads and attaches the program and makes the sockets of all queues of the interface, for
@@ -161,7 +164,7 @@ pub(crate) const MTU_WITHOUT_FRAGS: usize = ROOM_BYTES - ETHERNET_BYTES;
 /// interface takes.
 pub(crate) fn open(
     name: &str,
-    (pairs, wanted_mtu): (usize, Option<usize>),
+    (pairs, wanted_mtu, vlan): (usize, Option<usize>, Option<VlanId>),
     mode: XdpMode,
     options: &OpenOptions,
 ) -> Result<OpenedDevice, OpenError> {
@@ -176,6 +179,7 @@ pub(crate) fn open(
     if options.addresses.is_empty() && options.shared.is_none() {
         return Err(OpenError::NoAddress { name: name.to_owned() });
     }
+    check_tags(&interface, name, vlan, options.shared.is_some())?;
     let ask = |e| OpenError::system("ask for the state of", name, e);
     let (mtu, mac) = (interface.mtu().map_err(ask)?, interface.mac().map_err(ask)?);
 
@@ -196,7 +200,7 @@ pub(crate) fn open(
         None => {
             let sockets = Map::new(MapKind::Xsk, c"ix_xsks", room as u32)
                 .map_err(|e| bpf_error("make a BPF map", name, e))?;
-            let attached = attach_program(&sockets, name, ifindex, mode, options)?;
+            let attached = attach_program(&sockets, name, (ifindex, vlan), mode, options)?;
             if let (Some(kept), Some(ports)) = (kept, &options.shared) {
                 let owned = Owned {
                     ifindex,
@@ -216,7 +220,8 @@ pub(crate) fn open(
             (sockets, attached, room)
         }
     };
-    let largest = if attached.frags { MTU_MAX } else { MTU_WITHOUT_FRAGS };
+    let of_buffer = MTU_WITHOUT_FRAGS - vlan.map_or(0, |_| TAG_BYTES);
+    let largest = if attached.frags { MTU_MAX } else { of_buffer };
     // What Linux and others send may be as long as the interface takes.
     if mtu > largest {
         return Err(OpenError::MtuTooLarge { name: name.to_owned(), mtu, largest });
@@ -238,6 +243,7 @@ pub(crate) fn open(
         queues: pairs,
         mac,
         mtu,
+        vlan,
         steering,
         partial_checksums: partial_checksums(name),
         shared_frames: false,
@@ -259,6 +265,7 @@ pub(crate) fn open(
         frags,
         sockets,
         shared,
+        vlan,
         waiting,
         pairs,
         room,
@@ -268,8 +275,9 @@ pub(crate) fn open(
         _groups,
     };
     let opened = OpenedDevice::new(info, queue_fds, None).with_table_fd(table_fd);
-    // With several queues the redirection table distributes packets.
-    let hardware = (queues == 1).then(|| HardwareFilters::of(name)).flatten();
+    // With several queues the redirection table distributes packets. The card's filters are for
+    // frames without a tag.
+    let hardware = (queues == 1 && vlan.is_none()).then(|| HardwareFilters::of(name)).flatten();
     Ok(opened.with_xdp(attachment).with_rss(rss).with_hardware(hardware))
 }
 
@@ -321,6 +329,37 @@ fn check_interface(
     Ok((ifindex, channels.rx))
 }
 
+/// Refuses a VLAN whose tags would not be in the frames, and one on an interface whose address is
+/// to be shared: that is for frames without a tag.
+fn check_tags(
+    interface: &Interface,
+    name: &str,
+    vlan: Option<VlanId>,
+    is_shared: bool,
+) -> Result<(), OpenError> {
+    let Some(vlan) = vlan else { return Ok(()) };
+    let refused = |why: String| OpenError::Refused {
+        action: "use a VLAN by its tag on",
+        name: name.to_owned(),
+        why,
+    };
+    let link = format!("`ip link add link {name} name {name}.{vlan} type vlan id {vlan}`");
+    if is_shared {
+        let why = "the addresses of Linux on it are for frames without a tag; give an address with";
+        return Err(refused(format!("{why} --addr, or share those of a VLAN interface: {link}")));
+    }
+    // A veth says that it does; but there the other end decides, which may be anywhere.
+    let takes_off = interface.driver().is_ok_and(|driver| driver != "veth")
+        && interface.takes_tags_off().unwrap_or(false);
+    if takes_off {
+        let why = "it takes tags off frames before IX sees them";
+        return Err(refused(format!(
+            "{why}; `ethtool -K {name} rxvlan off`, or use a VLAN interface: {link}"
+        )));
+    }
+    Ok(())
+}
+
 /// The addresses whose groups of neighbours are ours alone: where they are Linux's as well, it is
 /// in these groups, and answers.
 fn alone(addresses: &[IpAddr], is_shared: bool) -> &[IpAddr] {
@@ -333,11 +372,12 @@ fn instructions(
     (addresses, groups): (&[IpAddr], &[IpAddr]),
     filters: Option<&[Filter]>,
     shared: Option<&HeldPorts>,
+    vlan: Option<VlanId>,
 ) -> Vec<Insn> {
     match shared {
         Some(ports) if ports.kept().is_some_and(|kept| kept.link().is_some()) => near::far(sockets),
         Some(ports) => shared_program(&ports.maps(sockets), addresses, groups),
-        None => program::xdp_program(sockets, (addresses, groups), filters),
+        None => program::xdp_program(sockets, (addresses, groups), filters, vlan),
     }
 }
 
@@ -353,14 +393,14 @@ struct Attached {
 fn attach_program(
     sockets: &Map,
     name: &str,
-    ifindex: u32,
+    (ifindex, vlan): (u32, Option<VlanId>),
     mode: XdpMode,
     options: &OpenOptions,
 ) -> Result<Attached, OpenError> {
     let (filters, shared) = (options.filters.as_deref(), options.shared.as_deref());
     let groups = [&options.groups[..], &options.broadcasts].concat();
     let to = (&options.addresses[..], &groups[..]);
-    let insns = instructions(sockets, to, filters, shared);
+    let insns = instructions(sockets, to, filters, shared, vlan);
     let load = |flags| Program::load(ProgramKind::Xdp, c"ix_xdp", &insns, flags);
     let plain = load(0).map_err(|e| bpf_error("load an XDP program", name, e))?;
     let with_frags = load(PROGRAM_XDP_FRAGS);

@@ -224,6 +224,7 @@ mod tests {
             steering: Steering::Rss([0; 40]),
             partial_checksums: false,
             shared_frames: false,
+            vlan: None,
             table_fd: true,
         };
         attach_table(&info, fd).expect("it maps nothing")

@@ -50,7 +50,7 @@ pub(super) fn receive(rules: &[(Filter, u32)], maps: &Maps<'_>) -> Vec<Insn> {
     let mut a = Assembler::new();
     let pass = a.label();
     begin(&mut a);
-    classify::lay_out(&mut a, pass);
+    classify::lay_out(&mut a, 0, pass);
     let taken: Vec<Label> = rules.iter().map(|_| a.label()).collect();
     for ((filter, _), taken) in rules.iter().zip(&taken) {
         classify::ask(&mut a, filter, *taken);
@@ -113,7 +113,7 @@ pub(super) fn transmit(
     let (foreign, foreign_mac, fine) = (a.label(), a.label(), a.label());
     let own_mac = mac.iter().fold(0, |number, byte| number << 8 | u128::from(*byte));
     begin(&mut a);
-    classify::lay_out(&mut a, foreign);
+    classify::lay_out(&mut a, 0, foreign);
     unless_equal(&mut a, ETH_SRC, own_mac, foreign_mac);
     filters.iter().for_each(|filter| classify::ask(&mut a, filter, fine));
     // Neighbour Discovery with our own addresses, or a check for an address of ours (RFC 4862).

@@ -59,6 +59,7 @@ pub(crate) fn open(spec: &MemifSpec, options: &OpenOptions) -> Result<OpenedDevi
         queues: spec.queues,
         mac: mac(spec, role),
         mtu: spec.mtu,
+        vlan: spec.vlan,
         steering: if spec.queues > 1 { Steering::Table } else { Steering::Software },
         partial_checksums: false,
         shared_frames: client,

@@ -1,8 +1,9 @@
-//! `memif:PATH[,id=N][,role=server|client][,queues=N][,secret=S][,mtu=N][,peer-user=N]`.
+//! `memif:PATH[,id=N][,role=server|client][,queues=N][,secret=S][,mtu=N][,vlan=N][,peer-user=N]`.
 use ix_nic::memif::QUEUES_MAX;
 use ix_nic::{MTU_MAX, MemifRole};
 use ix_sys::process;
 use ix_sys::socket::peer_user;
+use ix_wire::VlanId;
 use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::str::FromStr;
@@ -22,6 +23,8 @@ pub struct MemifSpec {
     pub secret: String,
     /// Largest IP packet, bytes.
     pub mtu: usize,
+    /// The VLAN whose tag frames have on the link.
+    pub vlan: Option<VlanId>,
     /// A user whose process may be the peer, besides our own and root.
     pub peer_user: Option<u32>,
 }
@@ -58,6 +61,7 @@ pub enum MemifSpecError {
     Queues,
     Secret,
     Mtu,
+    Vlan,
     PeerUser,
 }
 
@@ -82,6 +86,7 @@ impl FromStr for MemifSpec {
             queues: 1,
             secret: String::new(),
             mtu: MTU_DEFAULT,
+            vlan: None,
             peer_user: None,
         };
         let in_range = |value: &str, range: std::ops::RangeInclusive<usize>| {
@@ -103,6 +108,7 @@ impl FromStr for MemifSpec {
                 ("mtu", value) => {
                     spec.mtu = in_range(value, MTU_MIN..=MTU_MAX).ok_or(Mtu)?;
                 }
+                ("vlan", value) => spec.vlan = Some(value.parse().map_err(|_| Vlan)?),
                 ("peer-user", value) => {
                     spec.peer_user = Some(value.parse().map_err(|_| PeerUser)?);
                 }
@@ -122,6 +128,9 @@ impl fmt::Display for MemifSpec {
         }
         if self.mtu != MTU_DEFAULT {
             write!(f, ",mtu={}", self.mtu)?;
+        }
+        if let Some(vlan) = self.vlan {
+            write!(f, ",vlan={vlan}")?;
         }
         if let Some(user) = self.peer_user {
             write!(f, ",peer-user={user}")?;
@@ -143,7 +152,7 @@ impl fmt::Display for MemifSpecError {
             Option(word) => write!(
                 f,
                 "unknown option `{}`; use id=N, role=server|client, queues=N, secret=S, \
-                 mtu=N and peer-user=N",
+                 mtu=N, vlan=N and peer-user=N",
                 word.escape_debug()
             ),
             Id => write!(f, "id=N must be a number from 0 to {}", u32::MAX),
@@ -151,6 +160,7 @@ impl fmt::Display for MemifSpecError {
             Queues => write!(f, "queues=N must be a number from 1 to {QUEUES_MAX} for a memif"),
             Secret => write!(f, "secret=S must have 1 to {SECRET_BYTES} bytes without a comma"),
             PeerUser => write!(f, "peer-user=N must be a user's number (`id -u NAME` prints it)"),
+            Vlan => write!(f, "vlan=N must be a number from 1 to {}", VlanId::MAX),
             Mtu => write!(f, "mtu=N must be a number from {MTU_MIN} to {}", MTU_MAX),
         }
     }
@@ -164,7 +174,7 @@ mod tests {
     fn reads_what_it_writes() {
         for text in [
             "/run/a.sock",
-            "/a,id=7,role=client,queues=3,mtu=576",
+            "/a,id=7,role=client,queues=3,mtu=576,vlan=7",
             "@abstract,role=server,peer-user=1000",
         ] {
             let spec: MemifSpec = text.parse().unwrap();
@@ -191,6 +201,8 @@ mod tests {
             ("/a,secret=", "1 to 24"),
             ("/a,secret=1234567890123456789012345", "1 to 24"),
             ("/a,mtu=9217", "mtu=N"),
+            ("/a,vlan=0", "from 1 to 4094"),
+            ("/a,vlan=4095", "from 1 to 4094"),
             ("/a,peer-user=root", "a user's number"),
             ("/a,", "unknown option ``"),
             ("/a,zero-copy", "unknown option `zero-copy`"),

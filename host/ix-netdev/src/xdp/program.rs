@@ -3,7 +3,8 @@ use crate::asm::{Assembler, Insn, Label, Reg, Size};
 use crate::classify;
 use ix_sys::bpf::{HELPER_REDIRECT_MAP, Map};
 use ix_vnic::{Field, Filter, Level};
-use ix_wire::IpAddr;
+use ix_wire::vlan::TAG_BYTES;
+use ix_wire::{IpAddr, VlanId, ethernet};
 
 // Offsets in `struct xdp_md`.
 pub(crate) const MD_DATA: i16 = 0;
@@ -16,6 +17,9 @@ pub(crate) const IPV6: u16 = 0x86dd;
 /// These are not taken by filters of EtherTypes: IPv6, whose filters are asked for our addresses
 /// only, and VLANs, which are separate links in Linux.
 const LINUX_FRAMES: [u16; 3] = [IPV6, 0x8100, 0x88a8];
+
+/// The bits of a tag that are the VLAN's number.
+const VLAN_NUMBER: i32 = 0x0fff;
 
 /// Verdict of an XDP program: pass to the kernel's stack.
 pub(crate) const XDP_PASS: i32 = 2;
@@ -43,17 +47,31 @@ pub(crate) const ICMPV6: u32 = 58;
 /// Neighbour Solicitation and Advertisement.
 const ND_TYPES: [u32; 2] = [135, 136];
 
+/// Goes to `pass` for a frame without the tag of this VLAN. Else lets `data` begin so much later
+/// that what is behind the Ethernet addresses is where it is in a frame without a tag.
+fn skip_tag(a: &mut Assembler, (data, end, field): (Reg, Reg, Reg), vlan: VlanId, pass: Label) {
+    check_length(a, data, end, ETHERNET_END + TAG_BYTES as i32, pass);
+    a.load(Size::Half, field, data, ETHERTYPE);
+    a.jump_ne32(field, ethernet::TYPE_VLAN.to_be().into(), pass);
+    a.load(Size::Half, field, data, ETHERTYPE + 2);
+    a.big_endian(field, 16);
+    a.and_imm(field, VLAN_NUMBER);
+    a.jump_ne32(field, vlan.number().into(), pass);
+    a.add_imm(data, TAG_BYTES as i32);
+}
+
 /// Redirects packets for one of `addresses` to `sockets[receive queue]`: IPv4 and IPv6 to it, ARP
 /// that names it as target (requests, replies) or as sender (a host that uses our address: RFC 5227
 /// wants us to notice), and Neighbour Discovery about it. Of packets to one of `groups` only UDP is
 /// redirected: Linux hears the questions which groups have listeners, and answers them. All other
-/// packets pass: VLAN tags, other hosts' packets; and ours on a queue without a socket. With
-/// receive filters, only IP packets that a filter takes are redirected, and frames of other
-/// EtherTypes if a filter names the type.
+/// packets pass: other hosts' packets; and ours on a queue without a socket. So do all frames with
+/// a tag or, with a VLAN, all that do not have its tag. With receive filters, only IP packets that
+/// a filter takes are redirected, and frames of other EtherTypes if a filter names the type.
 pub(crate) fn xdp_program(
     sockets: &Map,
     (addresses, groups): (&[IpAddr], &[IpAddr]),
     filters: Option<&[Filter]>,
+    vlan: Option<VlanId>,
 ) -> Vec<Insn> {
     let mut a = Assembler::new();
     let [arp, ours, pass, found, other, v6] = std::array::from_fn(|_| a.label());
@@ -66,8 +84,12 @@ pub(crate) fn xdp_program(
     a.mov(ctx, Reg::R1);
     a.load(Size::Word, data, ctx, MD_DATA);
     a.load(Size::Word, end, ctx, MD_DATA_END);
+    if let Some(vlan) = vlan {
+        skip_tag(&mut a, (data, end, field), vlan, pass);
+    }
     check_length(&mut a, data, end, ETHERNET_END, pass);
     a.load(Size::Half, field, data, ETHERTYPE);
+    let front = vlan.map_or(0, |_| TAG_BYTES as i16);
     if has_v4 {
         a.jump_eq32(field, u32::from(ARP.to_be()), arp);
         a.jump_ne32(field, u32::from(IPV4.to_be()), other);
@@ -86,7 +108,7 @@ pub(crate) fn xdp_program(
 
         a.place(found);
         if let Some(filters) = filters {
-            classify::lay_out(&mut a, pass);
+            classify::lay_out(&mut a, front, pass);
             filters.iter().for_each(|filter| classify::ask(&mut a, filter, ours));
             a.jump(pass);
         } else {
@@ -103,7 +125,7 @@ pub(crate) fn xdp_program(
         for kept in LINUX_FRAMES {
             a.jump_eq32(field, u32::from(kept.to_be()), pass);
         }
-        classify::lay_out(&mut a, pass);
+        classify::lay_out(&mut a, front, pass);
         named.into_iter().for_each(|filter| classify::ask(&mut a, filter, ours));
     }
     a.jump(pass);
@@ -127,7 +149,13 @@ pub(crate) fn xdp_program(
         a.place(v6);
         let groups: Vec<IpAddr> = groups.iter().copied().filter(|group| group.is_v6()).collect();
         let to = (&v6_addresses[..], &groups[..]);
-        redirect_v6(&mut a, (data, end, field), to, filters, (ours, pass));
+        redirect_v6(
+            &mut a,
+            (data, end, field),
+            to,
+            filters.map(|some| (some, front)),
+            (ours, pass),
+        );
     }
 
     a.place(pass);
@@ -151,7 +179,7 @@ fn redirect_v6(
     a: &mut Assembler,
     (data, end, field): (Reg, Reg, Reg),
     (addresses, groups): (&[IpAddr], &[IpAddr]),
-    filters: Option<&[Filter]>,
+    filters: Option<(&[Filter], i16)>,
     (ours, pass): (Label, Label),
 ) {
     check_length(a, data, end, IPV6_END, pass);
@@ -176,10 +204,10 @@ fn redirect_v6(
     a.jump_ne32(field, advertisement, pass);
     a.place(nd);
     jump_if_ours_v6(a, (data, field), ND_TARGET, addresses, ours);
-    let Some(filters) = filters else { return };
+    let Some((filters, front)) = filters else { return };
     a.jump(pass);
     a.place(found);
-    classify::lay_out(a, pass);
+    classify::lay_out(a, front, pass);
     filters.iter().for_each(|filter| classify::ask(a, filter, ours));
     a.load(Size::Double, field, Reg::R10, classify::ND_KIND);
     ND_TYPES.iter().for_each(|kind| a.jump_eq32(field, *kind, ours));
@@ -248,8 +276,8 @@ mod tests {
         let groups = [vec![], vec![ip("224.1.1.1"), ip("ff02::7"), ip("232.1.1.1")]];
         for addresses in [vec![v4], vec![v6], vec![v4, v6]] {
             for filters in filters.iter().map(|some| Some(&some[..])).chain([None]) {
-                for groups in &groups {
-                    let insns = xdp_program(&sockets, (&addresses, groups), filters);
+                for (groups, vlan) in groups.iter().zip([None, VlanId::new(5)].iter().cycle()) {
+                    let insns = xdp_program(&sockets, (&addresses, groups), filters, *vlan);
                     let loaded = Program::load(ProgramKind::Xdp, c"ix_test", &insns, 0);
                     loaded.unwrap_or_else(|e| panic!("{addresses:?} {groups:?} {filters:?}: {e}"));
                 }

@@ -5,7 +5,8 @@ use super::ring::{Mark, RingWriter};
 use super::subject::Subject;
 use super::{Captures, Wanted, drop_names};
 use ix_proto::capture::Protocol;
-use ix_wire::FlowTuple;
+use ix_wire::vlan::TAG_BYTES;
+use ix_wire::{FlowTuple, VlanId};
 use std::sync::Arc;
 
 /// One elastic thread's part of a capture.
@@ -16,6 +17,8 @@ pub(crate) struct Sniffer {
     /// For each port, the number of packets at the head of its queue that were captured and wait to
     /// be sent.
     captured: Vec<usize>,
+    /// For each port, the tag that its frames have on the link.
+    tags: Vec<Option<[u8; TAG_BYTES]>>,
 }
 
 /// A received packet whose bytes are written and whose verdict is not known yet.
@@ -38,23 +41,43 @@ impl Staged {
 }
 
 impl Sniffer {
-    /// The part of an elastic thread with this many ports in the running capture, if there is one.
-    pub fn new(captures: &Captures, thread: usize, ports: usize) -> Option<Box<Sniffer>> {
+    /// The part of an elastic thread, whose ports are in these VLANs, in the running capture, if
+    /// there is one.
+    pub fn new(
+        captures: &Captures,
+        thread: usize,
+        vlans: impl Iterator<Item = Option<VlanId>>,
+    ) -> Option<Box<Sniffer>> {
         let wanted = captures.wanted()?;
         let ring = RingWriter::new(wanted.memory.clone(), thread);
-        Some(Box::new(Sniffer { wanted, ring, thread: thread as u8, captured: vec![0; ports] }))
+        let tags: Vec<_> = vlans.map(|vlan| vlan.map(VlanId::tag)).collect();
+        let captured = vec![0; tags.len()];
+        Some(Box::new(Sniffer { wanted, ring, thread: thread as u8, captured, tags }))
     }
 
     /// To be called before a received packet is processed: writes its first bytes, of all its
-    /// pieces.
+    /// pieces, with the tag of the port that it came by.
     pub fn arriving<'a>(
         &mut self,
+        port: u8,
         head: &'a [u8],
         tails: impl Iterator<Item = &'a [u8]> + Clone,
     ) -> Staged {
-        let len = head.len() + tails.clone().map(<[u8]>::len).sum::<usize>();
-        self.ring.stage(self.wanted.snaplen, std::iter::once(head).chain(tails));
-        Staged { subject: Subject::of(head, false), len: len as u32 }
+        let len = self.stage(usize::from(port), std::iter::once(head).chain(tails));
+        Staged { subject: Subject::of(head, false), len }
+    }
+
+    /// Writes the first bytes of a frame of a port as they are on the link. Returns how many it has
+    /// there.
+    fn stage<'a>(&mut self, port: usize, pieces: impl Iterator<Item = &'a [u8]> + Clone) -> u32 {
+        let tag = self.tags.get(port).copied().flatten();
+        let tag = tag.as_ref().map_or(&[][..], |tag| &tag[..]);
+        let pieces = pieces.enumerate().flat_map(|(number, piece)| {
+            let (link, rest) = piece.split_at(if number == 0 { piece.len().min(12) } else { 0 });
+            [link, if number == 0 { tag } else { &[] }, rest]
+        });
+        self.ring.stage(self.wanted.snaplen, pieces.clone());
+        pieces.map(<[u8]>::len).sum::<usize>() as u32
     }
 
     /// To be called after it was processed; `mark` has the verdict.
@@ -73,10 +96,10 @@ impl Sniffer {
     ) {
         for pieces in frames.skip(self.captured[port]) {
             let subject = Subject::of(pieces.clone().next().unwrap_or(&[]), true);
-            self.ring.stage(self.wanted.snaplen, pieces.clone());
+            let len = self.stage(port, pieces);
             let mark = Mark {
                 time_us: now_us,
-                len: pieces.map(<[u8]>::len).sum::<usize>() as u32,
+                len,
                 port: port as u8,
                 sent: true,
                 group: subject.tuple().map(|tuple| group_of(&tuple) as u8),

@@ -163,6 +163,8 @@ counters! {
     device_rx_overrun,
     /// Packets lost by devices because the device did not accept them.
     device_rx_invalid,
+    /// Packets of another VLAN than the device's, or of none.
+    device_rx_other_vlan,
     /// Packets lost by devices because they could not be sent.
     device_tx_failed,
 }

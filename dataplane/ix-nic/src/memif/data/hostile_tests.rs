@@ -60,6 +60,7 @@ fn victim(role: MemifRole) -> Victim {
         steering: Steering::Software,
         partial_checksums: false,
         shared_frames: client,
+        vlan: None,
         table_fd: false,
     };
     for at in [0, 4096] {
