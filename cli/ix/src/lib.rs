@@ -5,6 +5,7 @@
 //! why, and what to do.
 #![forbid(unsafe_code)]
 
+mod address_secret;
 pub mod args;
 mod attack;
 mod attack_vnic;

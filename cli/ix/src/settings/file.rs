@@ -7,7 +7,7 @@ use super::values::{
 };
 use ix_broker::control::Access;
 use ix_proto::Config;
-use ix_proto::config::{Addr6, AddressCheck};
+use ix_proto::config::{Addr6, Addr6Identifier, AddressCheck};
 use ix_sys::say;
 use ix_tcp::{CongestionControl, EcnMode};
 use ix_vnic::{Filter, Rate, Rates, VnicRules};
@@ -62,6 +62,12 @@ pub struct File {
     ///
     /// Value: `off`, `auto`. Default: `off`.
     pub addr6: Option<Text<Word<Addr6>>>,
+    /// Of what the lower half of an address is made whose prefix a router gives: of a secret, so
+    /// that each network sees another one, and always the same one (RFC 7217); or of the device's
+    /// Ethernet address. The secret is made of `/etc/machine-id` and the device's name.
+    ///
+    /// Value: `stable`, `eui64`. Default: `stable`, or `eui64` where there is no `/etc/machine-id`.
+    pub addr6_identifier: Option<Text<Word<Addr6Identifier>>>,
     /// Local ports of outgoing connections, below Linux's own range, which shares the address on
     /// some devices.
     ///

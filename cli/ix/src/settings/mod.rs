@@ -4,13 +4,14 @@ mod routes;
 mod source;
 mod values;
 
+use crate::address_secret::{self, MACHINE_ID};
 use crate::args::RunArgs;
 use file::File;
 use ix_broker::control::Access;
 use ix_broker::vnic::Vnic;
 use ix_netdev::DeviceSpec;
 use ix_proto::Config;
-use ix_proto::config::{Addr6, bounds, is_on_link};
+use ix_proto::config::{Addr6, Addr6Identifier, bounds, is_on_link};
 use ix_report::problem::{Problem, Result};
 use ix_sys::cpu;
 use ix_vnic::Direction;
@@ -19,7 +20,7 @@ use source::Source;
 use std::fmt::Display;
 use std::path::Path;
 use std::str::FromStr;
-use values::{Address, Commas, Cpus, Metrics, Network, Word};
+use values::{Address, Commas, Cpus, Metrics, Network, Text, Word};
 
 /// A checked configuration.
 #[derive(Clone, Debug, PartialEq)]
@@ -32,6 +33,8 @@ pub struct Settings {
     pub config: Config,
     /// Routes as the file names them.
     routes: Vec<routes::Wanted>,
+    /// Of what addresses of IPv6 are made, if the file says it.
+    identifier: Option<Addr6Identifier>,
     /// Where settings were written, for messages.
     pub source: Source,
 }
@@ -67,6 +70,7 @@ impl Settings {
             if teaches { problem } else { problem.mend("see `ix run --help` for an example") }
         })?;
         self.routes = file.routes();
+        self.identifier = file.addr6_identifier.as_ref().map(|Text(Word(choice))| *choice);
         file.apply(&mut self.devices, &mut self.access, &mut self.config);
         Ok(())
     }
@@ -147,6 +151,27 @@ impl Settings {
         self.config.cpus.iter().map(|cpu| *cpu as usize).collect()
     }
 
+    /// Chooses of what the addresses are made whose prefixes routers give.
+    fn settle_identifiers(&mut self, machine_id: &Path) -> Result<()> {
+        let first = self.devices.first().and_then(|device| device.parse::<DeviceSpec>().ok());
+        let Some(device) = first.filter(|_| self.config.addr6 == Addr6::Auto) else {
+            return Ok(());
+        };
+        let of_machine = || address_secret::of_interface(machine_id, device.name());
+        self.config.addr6_secret = match self.identifier {
+            Some(Addr6Identifier::Eui64) => None,
+            Some(Addr6Identifier::Stable) => Some(of_machine().ok_or_else(|| {
+                let what = "cannot have addr6_identifier = \"stable\"";
+                let why = format!("{} has no number of this machine", machine_id.display());
+                Problem::new(what, why).mend(
+                    "`systemd-machine-id-setup` gives it one; or addr6_identifier = \"eui64\"",
+                )
+            })?),
+            None => of_machine(),
+        };
+        Ok(())
+    }
+
     /// Refuses what cannot work, before anything is touched.
     fn check(&mut self) -> Result<()> {
         if self.devices.is_empty() {
@@ -163,6 +188,7 @@ impl Settings {
             return Err(Problem::new(format!("cannot have addr6 = \"auto\" on {ifname}"), why)
                 .mend("give an address with --addr, or a device of IX's own: --nic tap:ix0"));
         }
+        self.settle_identifiers(Path::new(MACHINE_ID))?;
         self.check_cpus()?;
         self.settle_routes()?;
         let config = &self.config;
@@ -231,6 +257,7 @@ impl Default for Settings {
             access: Access::default(),
             config,
             routes: Vec::new(),
+            identifier: None,
             source: Source::default(),
         }
     }
@@ -294,6 +321,28 @@ mod tests {
         assert_eq!(file("cpu = 7\narena_mb = 3").config.arena_bytes, 3 << 20);
         let arp = "arp = { ip = '10.0.0.9', mac = '02:00:00:00:00:09' }";
         assert_eq!(file(arp).config.arp, expected.arp);
+    }
+
+    #[test]
+    fn identifiers_are_stable_where_the_machine_has_a_number() {
+        let id = std::env::temp_dir().join(format!("ix-settings-id-{}", std::process::id()));
+        std::fs::write(&id, "0123456789abcdef0123456789abcdef\n").expect("write");
+        let secret = |text: &str, id: &Path| {
+            let mut settings = file(&format!("devices = 'tap:ix0'\n{text}"));
+            let settled = settings.settle_identifiers(id).map_err(|e| e.to_string());
+            settled.map(|()| settings.config.addr6_secret)
+        };
+        let auto = |choice: &str| format!("addr6 = 'auto'\n{choice}");
+        let (stable, eui64) = ("addr6_identifier = 'stable'", "addr6_identifier = 'eui64'");
+        let made = secret(&auto(stable), &id).expect("a number");
+        assert!(made.is_some());
+        assert_eq!(secret(&auto(""), &id), Ok(made));
+        assert_eq!(secret(&auto(eui64), &id), Ok(None));
+        assert_eq!(secret(stable, &id), Ok(None), "routers are not heard");
+        std::fs::remove_file(&id).expect("remove");
+        assert_eq!(secret(&auto(""), &id), Ok(None));
+        let refused = secret(&auto(stable), &id).expect_err("no number");
+        assert!(refused.contains("has no number of this machine"), "{refused}");
     }
 
     /// The routes of a file for two devices, or the message that refuses them.

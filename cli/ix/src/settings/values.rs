@@ -1,6 +1,8 @@
 //! Values as the user writes them, in the configuration file or as a flag.
 use ix_broker::control::scrape_address;
-use ix_proto::config::{Addr6, AddressCheck, Bounds, HostError, bounds, check_host};
+use ix_proto::config::{
+    Addr6, Addr6Identifier, AddressCheck, Bounds, HostError, bounds, check_host,
+};
 use ix_sys::cpu;
 use ix_tcp::{CongestionControl, EcnMode};
 use ix_wire::IpAddr;
@@ -381,7 +383,7 @@ macro_rules! named {
     };
 }
 
-named!(Addr6, AddressCheck, CongestionControl, EcnMode);
+named!(Addr6, Addr6Identifier, AddressCheck, CongestionControl, EcnMode);
 
 /// A word of those that `T` has.
 #[derive(Clone, Copy, Debug)]

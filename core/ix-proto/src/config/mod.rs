@@ -42,6 +42,9 @@ pub struct Config {
     pub address_check: AddressCheck,
     /// Where addresses of IPv6 come from beside [`Self::host_addrs`].
     pub addr6: Addr6,
+    /// The secret of which the identifiers in these addresses are made (RFC 7217); none: they are
+    /// made of the Ethernet address.
+    pub addr6_secret: Option<[u8; 16]>,
     /// Time without work before an elastic thread sleeps, µs.
     pub idle_spin_us: u64,
     /// So long may an application keep an elastic thread before the guard serves the network in its
@@ -92,6 +95,7 @@ codec_struct!(Config {
     arp,
     address_check,
     addr6,
+    addr6_secret,
     idle_spin_us,
     nonresponsive_us,
     rx_frames,
@@ -144,6 +148,21 @@ pub enum Addr6 {
 }
 
 codec_enum!(Addr6 { 0 = Off, 1 = Auto });
+
+/// Of what the identifiers in addresses are made that routers give a prefix for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Addr6Identifier {
+    /// Of a secret: another one for each network, and always the same one there (RFC 7217).
+    Stable,
+    /// Of the device's Ethernet address (RFC 4291).
+    Eui64,
+}
+
+impl Addr6Identifier {
+    /// Every choice, by name.
+    pub const ALL: [(&str, Addr6Identifier); 2] =
+        [("stable", Addr6Identifier::Stable), ("eui64", Addr6Identifier::Eui64)];
+}
 
 impl Addr6 {
     /// Every choice, by name.
@@ -237,6 +256,7 @@ impl Default for Config {
             arp: Vec::new(),
             address_check: AddressCheck::Announce,
             addr6: Addr6::Off,
+            addr6_secret: None,
             idle_spin_us: 100,
             nonresponsive_us: 10_000,
             rx_frames: 16384,
@@ -485,6 +505,7 @@ mod tests {
                 batch: numbers.0 as usize,
                 address_check: AddressCheck::ALL[address_check].1,
                 addr6: Addr6::ALL[usize::from(ports.1 % 2)].1,
+                addr6_secret: (ports.0 % 2 == 0).then_some([ports.1 as u8; 16]),
                 idle_spin_us: numbers.1,
                 nonresponsive_us: numbers.2,
                 rx_frames: sizes.0 as usize,

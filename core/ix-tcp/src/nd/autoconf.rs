@@ -3,8 +3,9 @@
 //! 7559).
 //!
 //! Whoever is on the link decides what is kept here, so all of it is bounded.
+use super::identifier::Identifiers;
 use ix_wire::ra::{Advertisement, INFINITE_S, Preference, Prefix};
-use ix_wire::{IpAddr, MacAddr, ipv6};
+use ix_wire::{IpAddr, ipv6};
 
 /// Most routers, prefixes of the link, and addresses made of prefixes.
 const ROUTERS_MAX: usize = 8;
@@ -46,7 +47,9 @@ struct Made {
     address: IpAddr,
     preferred_until_us: u64,
     until_us: u64,
-    /// Another host has it: it is not used, and not made again.
+    /// How many addresses of this prefix other hosts had.
+    conflicts: u8,
+    /// Another host has it, and there is no other one: it is not used.
     is_taken: bool,
 }
 
@@ -62,7 +65,9 @@ pub enum AddressChange {
 /// What a host has learnt.
 #[derive(Clone, Debug)]
 pub struct Autoconf {
-    identifier: [u8; 8],
+    identifiers: Identifiers,
+    /// How many link-local addresses other hosts had.
+    conflicts: u8,
     mtu_max: u32,
     routers: Vec<Router>,
     prefixes: Vec<OnLink>,
@@ -76,11 +81,12 @@ pub struct Autoconf {
 }
 
 impl Autoconf {
-    /// For a device with this Ethernet address and MTU. Routers are asked within a second; `seed`
-    /// says when.
-    pub fn new(mac: MacAddr, mtu_max: u32, now_us: u64, seed: u64) -> Self {
+    /// For a device with this MTU, whose addresses have these identifiers. Routers are asked within
+    /// a second; `seed` says when.
+    pub fn new(identifiers: Identifiers, mtu_max: u32, now_us: u64, seed: u64) -> Self {
         let mut new = Self {
-            identifier: identifier(mac),
+            identifiers,
+            conflicts: 0,
             mtu_max,
             routers: Vec::new(),
             prefixes: Vec::new(),
@@ -97,7 +103,7 @@ impl Autoconf {
 
     /// The host's link-local address (RFC 4862 section 5.3).
     pub fn link_local(&self) -> IpAddr {
-        self.with_prefix(IpAddr([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]))
+        self.identifiers.address(LINK, self.conflicts)
     }
 
     /// Processes an advertisement.
@@ -168,11 +174,11 @@ impl Autoconf {
         now_us: u64,
         changed: &mut impl FnMut(AddressChange),
     ) {
-        let address = self.with_prefix(said.prefix);
         let until_us = end_us(now_us, said.valid_s);
         let preferred_until_us = end_us(now_us, said.preferred_s);
         let has_room = self.made.len() < ADDRESSES_MAX;
-        match self.made.iter_mut().find(|made| made.address == address) {
+        let is_of = |made: &&mut Made| made.address.same_network(said.prefix, PREFIX_BITS);
+        match self.made.iter_mut().find(is_of) {
             Some(made) => {
                 made.preferred_until_us = preferred_until_us;
                 let two_hours_us = now_us.saturating_add(TWO_HOURS_US);
@@ -185,16 +191,30 @@ impl Autoconf {
                 }
             }
             None if said.valid_s > 0 && has_room => {
-                self.made.push(Made { address, preferred_until_us, until_us, is_taken: false });
+                let address = self.identifiers.address(said.prefix, 0);
+                let (conflicts, is_taken) = (0, false);
+                let made = Made { address, preferred_until_us, until_us, conflicts, is_taken };
+                self.made.push(made);
                 changed(AddressChange::Begins(address));
             }
             None => {}
         }
     }
 
-    /// Another host has an address that was made: it is not used.
-    pub fn taken(&mut self, address: IpAddr) {
-        self.made.iter_mut().filter(|made| made.address == address).for_each(|m| m.is_taken = true);
+    /// Another host has an address that was made: it is not used. Returns the one that is to be
+    /// checked in its place, if there is another one (RFC 7217 section 6).
+    pub fn taken(&mut self, address: IpAddr) -> Option<IpAddr> {
+        let Autoconf { identifiers, conflicts, made, .. } = self;
+        if identifiers.address(LINK, *conflicts) == address {
+            return next(identifiers, conflicts, LINK);
+        }
+        let made = made.iter_mut().find(|made| made.address == address)?;
+        let another = next(identifiers, &mut made.conflicts, address);
+        match another {
+            Some(another) => made.address = another,
+            None => made.is_taken = true,
+        }
+        another
     }
 
     /// A neighbour says that it is no router any more (RFC 4861 section 7.2.5).
@@ -290,12 +310,6 @@ impl Autoconf {
         routers.chain(prefixes).chain(made).fold(self.ask_us, u64::min)
     }
 
-    fn with_prefix(&self, prefix: IpAddr) -> IpAddr {
-        let mut octets = prefix.0;
-        octets[8..].copy_from_slice(&self.identifier);
-        IpAddr(octets)
-    }
-
     /// A random number below `end`.
     fn below(&mut self, end: u64) -> u64 {
         // Marsaglia's xorshift.
@@ -306,9 +320,16 @@ impl Autoconf {
     }
 }
 
-/// The modified EUI-64 of an Ethernet address (RFC 4291 appendix A).
-fn identifier([a, b, c, d, e, f]: MacAddr) -> [u8; 8] {
-    [a ^ 2, b, c, 0xff, 0xfe, d, e, f]
+/// The prefix of addresses of the link.
+const LINK: IpAddr = IpAddr([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+
+/// The address of a prefix after one more conflict.
+fn next(identifiers: &Identifiers, conflicts: &mut u8, prefix: IpAddr) -> Option<IpAddr> {
+    let has_another = identifiers.has_another(*conflicts);
+    has_another.then(|| {
+        *conflicts += 1;
+        identifiers.address(prefix, *conflicts)
+    })
 }
 
 /// The end of a lifetime that begins now.

@@ -6,10 +6,12 @@ use ix_wire::{IpAddr, MacAddr, NdKind, NdPacket};
 mod autoconf;
 mod cache;
 mod duplicate;
+mod identifier;
 
 pub use autoconf::{AddressChange, Autoconf};
 pub use cache::{NdCache, NdLimits};
 pub use duplicate::{DuplicateCheck, DuplicateEvent};
+pub use identifier::{Identifiers, RETRIES_MAX};
 
 /// A message to send. A host with several devices sends it with the address of the sending device
 /// ([`NdOut::from`]).

@@ -11,7 +11,8 @@ use ix_tcp::arp::{
 };
 use ix_tcp::groups::{Filter, Listener, Report, ReportOutput};
 use ix_tcp::nd::{
-    AddressChange, Autoconf, DuplicateCheck, DuplicateEvent, NdCache, NdLimits, NdOut, NdOutput,
+    AddressChange, Autoconf, DuplicateCheck, DuplicateEvent, Identifiers, NdCache, NdLimits, NdOut,
+    NdOutput,
 };
 use ix_wire::ipv6::solicited_node;
 use ix_wire::membership::Query;
@@ -119,6 +120,8 @@ struct Table {
     auto: Option<Box<Autoconf>>,
     auto_version: u64,
     mode: GuardMode,
+    /// Of which the identifiers of addresses are made.
+    addr6_secret: Option<[u8; 16]>,
     mac: MacAddr,
     /// Linux resolves, where the address is its own; nothing is sent here.
     of_linux: Option<LinuxHops>,
@@ -196,8 +199,12 @@ impl Table {
 
     /// Begins to ask routers, with a link-local address.
     fn listen_to_routers(&mut self, now_us: u64, seed: u64) {
-        let auto = Autoconf::new(self.mac, u16::MAX.into(), now_us, seed);
-        self.begin_address(auto.link_local(), now_us);
+        let identifiers = match self.addr6_secret {
+            Some(secret) => Identifiers::Stable(secret),
+            None => Identifiers::OfMac(self.mac),
+        };
+        let auto = Autoconf::new(identifiers, u16::MAX.into(), now_us, seed);
+        self.begin_address(auto.link_local(), self.mode, now_us);
         self.auto = Some(Box::new(auto));
         self.auto_version += 1;
     }
@@ -212,23 +219,33 @@ impl Table {
     fn apply(&mut self, changes: Vec<AddressChange>, now_us: u64) {
         for change in changes {
             match change {
-                AddressChange::Begins(address) => self.begin_address(address, now_us),
+                AddressChange::Begins(address) => self.begin_address(address, self.mode, now_us),
                 AddressChange::Ends(address) => self.end_address(address, now_us),
             }
         }
     }
 
     /// Checks an address, to use it then. One of the configuration stays what it is.
-    fn begin_address(&mut self, address: IpAddr, now_us: u64) {
+    fn begin_address(&mut self, address: IpAddr, mode: GuardMode, now_us: u64) {
         if self.checks.iter().any(|check| check.address() == address) {
             return;
         }
-        let check = DuplicateCheck::new(address, self.mode, now_us, now_us);
+        let check = DuplicateCheck::new(address, mode, now_us, now_us);
         self.groups.join(solicited_node(address), now_us);
         if check.is_usable() {
             self.nd.add_address(address);
         }
         self.checks.push(check);
+    }
+
+    /// Checks another address in place of one that another host has, whose group was left.
+    fn replace_address(&mut self, taken: IpAddr, another: IpAddr, now_us: u64) {
+        let place = self.checks.iter().position(|check| check.address() == taken);
+        if let Some(place) = place.filter(|place| *place >= self.configured) {
+            self.checks.remove(place);
+        }
+        // RFC 7217 section 6: after a pause of up to a second (IDGEN_DELAY).
+        self.begin_address(another, GuardMode::Probe, now_us);
     }
 
     fn end_address(&mut self, address: IpAddr, now_us: u64) {
@@ -310,6 +327,7 @@ impl NeighborTable {
             auto,
             auto_version,
             mode,
+            addr6_secret: config.addr6_secret,
             mac,
             of_linux,
         };
@@ -442,14 +460,15 @@ impl NeighborTable {
         {
             *auto_version += 1;
         }
-        let mut conflict = None;
+        let (mut conflict, mut replaced) = (None, None);
         if !nd.is_own(&packet.eth_src) {
             for check in checks {
                 let address = check.address();
                 conflict = match check.on_packet(packet) {
                     Some(DuplicateEvent::Taken { mac }) => {
                         groups.leave(solicited_node(address), now_us);
-                        auto.iter_mut().for_each(|auto| auto.taken(address));
+                        let another = auto.as_mut().and_then(|auto| auto.taken(address));
+                        replaced = another.map(|another| (address, another));
                         Some(Conflict { address, mac, gave_up: true })
                     }
                     Some(DuplicateEvent::Conflict { mac }) => {
@@ -460,6 +479,10 @@ impl NeighborTable {
             }
         }
         nd.on_packet(packet, now_us, out);
+        if let Some((taken, another)) = replaced {
+            table.replace_address(taken, another, now_us);
+            table.auto_version += 1;
+        }
         Heard { conflict, changed: self.publish(&table) }
     }
 

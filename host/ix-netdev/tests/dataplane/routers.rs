@@ -3,6 +3,7 @@ use super::linux_peer::serving;
 use ix_dataplane::Config;
 use ix_proto::config::Addr6;
 use ix_skip::{Need, skip};
+use ix_tcp::nd::Identifiers;
 use ix_testbed::{Namespace, PacketSocket, VethEnd};
 use ix_wire::icmp::IcmpHeader;
 use ix_wire::{Checksum, FrameHeader, IpAddr};
@@ -117,6 +118,43 @@ fn addresses_and_routers_come_from_radvd() {
     let Some(snapshot) = snapshot else { return };
     assert_eq!(snapshot.total("drops.nd_invalid"), Some(0));
     assert_eq!(snapshot.total("misrouted"), Some(0));
+}
+
+/// RFC 7217: the address is the secret's, and where Linux has it another one is made.
+#[test]
+fn another_address_is_made_where_linux_has_it() {
+    const SECRET: [u8; 16] = [0x5a; 16];
+    let of = |network: u16, conflicts| {
+        let prefix = Ipv6Addr::new(0x2001, 0xdb8, network, 0, 0, 0, 0, 0);
+        let made = Identifiers::Stable(SECRET).address(IpAddr(prefix.octets()), conflicts);
+        Ipv6Addr::from(made.0)
+    };
+    let config = Config::with_address(IpAddr::v4([10, 77, 0, 2]), 24);
+    let (addr6, addr6_secret) = (Addr6::Auto, Some(SECRET));
+    let config = Config { addr6, addr6_secret, cpus: vec![0], ..config };
+    let snapshot = serving("tap", config, |router, mac| {
+        router.enable_ipv6("ixt0").expect("IPv6");
+        for network in [0x66, 0x77] {
+            let own = Ipv6Addr::new(0x2001, 0xdb8, network, 0, 0, 0, 0, 1);
+            router.add_address("ixt0", own, 64).expect("an address");
+        }
+        // Linux has the first two.
+        router.add_address("ixt0", of(0x77, 0), 64).expect("an address");
+        router.add_address("ixt0", of(0x77, 1), 64).expect("an address");
+        let from = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0x77);
+        let wire = PacketSocket::open(router, "ixt0").expect("a packet socket");
+        let own = router.link("ixt0").expect("ask").expect("there").mac;
+        for network in [0x66, 0x77] {
+            let said = advertisement(from, own, 255, 0, &prefix(network, 64, 600, 600));
+            wire.send(&said).expect("sends");
+        }
+        for made in [of(0x66, 0), of(0x77, 2)] {
+            eventually("the address is used", || answers(router, made, Duration::from_millis(500)));
+            assert!(!made.octets().ends_with(&mac[3..]), "nothing of the Ethernet address");
+        }
+    });
+    let Some(snapshot) = snapshot else { return };
+    assert_eq!(snapshot.total("drops.nd_invalid"), Some(0));
 }
 
 /// An advertisement from this address, with what is behind its header.

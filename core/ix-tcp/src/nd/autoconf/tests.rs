@@ -1,6 +1,9 @@
 //! Against a naive model that keeps every lifetime as the RFCs say it, and one by one.
 use super::*;
-use ix_wire::{Checksum, FrameHeader, IcmpPacket, Parsed, RxChecks, icmp::IcmpHeader, parse};
+use crate::nd::RETRIES_MAX;
+use ix_wire::{
+    Checksum, FrameHeader, IcmpPacket, MacAddr, Parsed, RxChecks, icmp::IcmpHeader, parse,
+};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -56,7 +59,11 @@ fn said(from: u8, flags: u8, lifetime_s: u16, options: &[u8]) -> Advertisement {
 }
 
 fn host() -> Autoconf {
-    Autoconf::new(MAC, 1500, 0, 7)
+    Autoconf::new(Identifiers::OfMac(MAC), 1500, 0, 7)
+}
+
+fn private_host() -> Autoconf {
+    Autoconf::new(Identifiers::Stable([9; 16]), 1500, 0, 7)
 }
 
 #[test]
@@ -194,10 +201,45 @@ fn who_is_not_known_cannot_end_an_address() {
     assert_eq!(host.made[0].until_us, 2 * HOUR, "it is not shortened further");
     tell(&mut host, HOUR, 7000, 10);
     assert_eq!(host.made[0].until_us, HOUR + 7000 * SECOND_US, "but extended");
-    host.taken(address);
+    assert_eq!(host.taken(address), None);
     assert_eq!(host.addresses(HOUR).count(), 0);
     tell(&mut host, HOUR, 9000, 10);
     assert_eq!(host.addresses(HOUR).count(), 0, "another host has it");
+}
+
+/// RFC 7217 section 6: another one is tried three times, for each prefix on its own.
+#[test]
+fn another_address_is_tried_three_times() {
+    let mut host = private_host();
+    let option = [option(64, 0x40, 9000, 9000, prefix(1)), option(64, 0x40, 9000, 9000, prefix(2))];
+    let tell = |host: &mut Autoconf| {
+        let mut begun = Vec::new();
+        host.on_advertisement(&said(1, 0, 9000, &option.concat()), 0, |change| begun.push(change));
+        begun
+    };
+    assert_eq!(tell(&mut host).len(), 2);
+    let mut all: Vec<IpAddr> = host.made().collect();
+    let other = all[1];
+    for _ in 0..RETRIES_MAX {
+        let made = host.made().next().expect("an address");
+        let another = host.taken(made).expect("another one");
+        assert_eq!(host.made().collect::<Vec<_>>(), [another, other]);
+        assert!(another.same_network(prefix(1), 64) && !all.contains(&another));
+        all.push(another);
+        assert_eq!(tell(&mut host), [], "the prefix has its address");
+    }
+    let last = host.made().next().expect("an address");
+    assert_eq!(host.taken(last), None);
+    assert_eq!(host.addresses(0).collect::<Vec<_>>(), [(other, true)]);
+    assert_eq!(tell(&mut host), []);
+    // The same on the link, and after a new start the same addresses as at first.
+    let at_first = host.link_local();
+    assert_eq!(host.taken(at_first), Some(host.link_local()));
+    assert_ne!(host.link_local(), at_first);
+    let mut again = private_host();
+    assert_eq!(again.link_local(), at_first);
+    tell(&mut again);
+    assert_eq!(again.made().collect::<Vec<_>>(), all[..2]);
 }
 
 #[derive(Clone, Debug)]
@@ -224,8 +266,8 @@ proptest! {
     /// Routers, prefixes of the link and addresses are those whose lifetimes, each on its own line
     /// of time, are not over; every address begins and ends once, and memory stays bounded.
     #[test]
-    fn lifetimes_are_those_of_the_rfcs(steps in steps()) {
-        let mut host = host();
+    fn lifetimes_are_those_of_the_rfcs(steps in steps(), is_private: bool) {
+        let mut host = if is_private { private_host() } else { host() };
         let mut now_us = 0;
         let mut routers = BTreeMap::<u8, u64>::new();
         let mut links = BTreeMap::<(u8, u8), u64>::new();
