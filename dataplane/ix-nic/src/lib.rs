@@ -79,9 +79,9 @@ pub trait Nic: Send {
     fn info(&self) -> &NicInfo;
 
     /// Takes at most `max` received packets, in order of arrival, and gives the device new frames
-    /// from `rx_pool` for them. Appends those that are for this device's VLAN to `out`, which are
-    /// all where it has none. Returns the number of those that it took. Never ends within a frame of
-    /// several packets (`more`): to complete the last frame it may exceed `max`.
+    /// from `rx_pool` for them. Appends those of the device's VLAN to `out`, which are all where it
+    /// has none. Returns the number of those that it took. Never ends within a frame of several
+    /// packets (`more`): to complete the last frame it may exceed `max`.
     fn receive(
         &mut self,
         memory: &PacketMemory,

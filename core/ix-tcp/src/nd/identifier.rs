@@ -1,6 +1,6 @@
-//! The lower halves of the addresses that a host makes of prefixes: made of its Ethernet address, or
-//! of a secret (RFC 7217), so that nobody can follow a host from network to network, or guess which
-//! card it has.
+//! The lower halves of the addresses that a host makes of prefixes: of its Ethernet address, or of a
+//! secret (RFC 7217), so that nobody can follow a host from network to network, or guess which card
+//! it has.
 use core::hash::Hasher;
 use ix_wire::{IpAddr, MacAddr};
 use siphasher::sip::SipHasher24;

@@ -45,9 +45,9 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    /// Binds the socket to queue `number` of the interface, for packets of `mtu` bytes with their tag, if they have one. Its packet
-    /// memory is that of `other`, if there is one, else `memory`, which is registered. `sizes` are
-    /// powers of two. The queue has no receive frames yet.
+    /// Binds the socket to queue `number` of the interface, for packets of `mtu` bytes, a tag
+    /// included. Its packet memory is that of `other`, if there is one, else `memory`, which is
+    /// registered. `sizes` are powers of two. The queue has no receive frames yet.
     pub fn bind(
         name: &str,
         (bind, mtu): (XdpBind, usize),
