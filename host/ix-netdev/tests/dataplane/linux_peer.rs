@@ -142,7 +142,7 @@ impl<'a> Echo<'a> {
     }
 }
 
-fn echo_rounds(rounds: usize, size: usize) {
+pub fn echo_rounds(rounds: usize, size: usize) {
     let mut stream = TcpStream::connect("10.77.0.2:7").unwrap();
     stream.set_nodelay(true).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();

@@ -5,3 +5,5 @@ mod link;
 mod linux_peer;
 mod memif_peer;
 mod routers;
+mod tagger;
+mod vlan;

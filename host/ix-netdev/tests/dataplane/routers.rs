@@ -57,7 +57,7 @@ impl Drop for Radvd {
 }
 
 /// Whether the service answers a message from a namespace.
-fn answers(from: &Namespace, at: Ipv6Addr, limit: Duration) -> bool {
+pub fn answers(from: &Namespace, at: Ipv6Addr, limit: Duration) -> bool {
     let at = SocketAddrV6::new(at, 7, 0, 0);
     let ask = || -> std::io::Result<()> {
         let mut stream = TcpStream::connect_timeout(&at.into(), limit)?;
@@ -71,7 +71,7 @@ fn answers(from: &Namespace, at: Ipv6Addr, limit: Duration) -> bool {
     from.run(ask).is_ok()
 }
 
-fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
     while !holds() {
         assert!(Instant::now() < end, "not in time: {what}");
