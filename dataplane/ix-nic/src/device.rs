@@ -1,7 +1,6 @@
 //! Attaches a queue by its descriptor, which needs no privilege.
 use crate::error::AttachError;
 use crate::steering::MappedReta;
-use crate::tagged::TaggedNic;
 use crate::{Nic, NicInfo, NicKind, SetReta, Steering, afxdp, memif, tap};
 use ix_mem::{PacketMemory, Pool};
 use std::os::fd::{AsFd, OwnedFd};
@@ -56,15 +55,8 @@ pub fn deal(info: &NicInfo, from: usize, fds: Vec<OwnedFd>) -> Vec<Vec<OwnedFd>>
     dealt
 }
 
-/// Makes the queue pair behind descriptors that the broker has opened ([`deal`]), in the process
-/// that has `memory`, and gives the device its first receive frames. Needs no privilege.
-///
-/// For AF_XDP it registers the devices' frames once for each queue pair. They count against
-/// RLIMIT_MEMLOCK of this process unless it has CAP_IPC_LOCK.
-///
-/// [`Nic::info`] of the result has the mode in use. It says more than `info` where only binding a
-/// queue shows the mode (zero-copy or copy).
-pub fn attach(
+/// Makes the queue pair as it is on the link: see [`crate::attach`].
+pub(crate) fn attach(
     info: &NicInfo,
     queue: usize,
     mut fds: Vec<OwnedFd>,
@@ -77,20 +69,16 @@ pub fn attach(
         let only = fds.pop_if(|_| sockets == 1);
         only.ok_or(AttachError::Sockets { name, pair: queue, sockets, expected: 1 })
     };
-    let nic: Box<dyn Nic> = match info.kind {
-        NicKind::Tap => Box::new(tap::TapNic::new(info.clone(), one(&mut fds)?)),
+    match info.kind {
+        NicKind::Tap => Ok(Box::new(tap::TapNic::new(info.clone(), one(&mut fds)?))),
         NicKind::Memif => {
             let fd = one(&mut fds)?;
-            Box::new(memif::MemifNic::new(info.clone(), queue, fd, rings))
+            Ok(Box::new(memif::MemifNic::new(info.clone(), queue, fd, rings)))
         }
         NicKind::Afxdp(bind) => {
             let nic = afxdp::AfxdpNic::attach(info, bind, queue, fds, memory, rx_pool, rings)?;
-            Box::new(nic)
+            Ok(Box::new(nic))
         }
-        NicKind::Sim => return Err(AttachError::Kind { kind: info.kind }),
-    };
-    Ok(match info.vlan {
-        None => nic,
-        Some(vlan) => Box::new(TaggedNic::new(nic, vlan)),
-    })
+        NicKind::Sim => Err(AttachError::Kind { kind: info.kind }),
+    }
 }

@@ -24,13 +24,14 @@ mod tap;
 mod update;
 
 pub use afxdp::{TableAnswer, TableRequest};
-pub use device::{RingSizes, attach, attach_table, deal};
+pub use device::{RingSizes, attach_table, deal};
 pub use error::{AttachError, UpdateError};
 pub use ix_proto::device::{
     DeviceChange, DeviceKind, NicInfo, NicKind, Steering, XdpBind, XdpMode,
 };
 pub use ix_proto::memif::MemifRole;
 pub use steering::{frame_flow_group, initial_queue};
+pub use tagged::attach;
 pub use update::{QueueUpdate, read_update};
 
 use ix_mem::{HEADROOM_BYTES, Mbuf, PacketMemory, Pool, ROOM_BYTES};

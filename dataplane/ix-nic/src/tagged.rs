@@ -1,20 +1,44 @@
 //! A device in a VLAN: removes the tag of received frames, and inserts it into those to be sent.
 //!
 //! So nobody else knows of tags, and devices without one pay nothing.
+use crate::device::{self, RingSizes};
 use crate::{AttachError, DeviceDrops, Fence, Nic, NicInfo, QueueUpdate, RxPacket, SetReta};
 use ix_mem::{Mbuf, PacketMemory, Pool};
 use ix_wire::VlanId;
 use ix_wire::vlan::{self, TAG_BYTES};
 use std::collections::VecDeque;
-use std::os::fd::RawFd;
+use std::os::fd::{OwnedFd, RawFd};
 use std::sync::Arc;
+
+/// Makes the queue pair behind descriptors that the broker has opened ([`crate::deal`]), in the
+/// process that has `memory`, and gives the device its first receive frames. Needs no privilege.
+///
+/// For AF_XDP it registers the devices' frames once for each queue pair. They count against
+/// RLIMIT_MEMLOCK of this process unless it has CAP_IPC_LOCK.
+///
+/// [`Nic::info`] of the result has the mode in use. It says more than `info` where only binding a
+/// queue shows the mode (zero-copy or copy).
+pub fn attach(
+    info: &NicInfo,
+    queue: usize,
+    fds: Vec<OwnedFd>,
+    memory: &PacketMemory,
+    rx_pool: &mut Pool,
+    rings: RingSizes,
+) -> Result<Box<dyn Nic>, AttachError> {
+    let nic = device::attach(info, queue, fds, memory, rx_pool, rings)?;
+    Ok(match info.vlan {
+        None => nic,
+        Some(vlan) => Box::new(TaggedNic::new(nic, vlan)),
+    })
+}
 
 /// Packets that get their tag at once: as many as a tap merges into one frame. A device that has
 /// no room returns them, and their tags are removed again.
 const TAGGED_AT_ONCE: usize = 64;
 
 /// A queue pair of a device in a VLAN.
-pub(crate) struct TaggedNic {
+struct TaggedNic {
     inner: Box<dyn Nic>,
     vlan: VlanId,
     /// Packets with a tag, on their way into the device. Empty between calls.
@@ -24,7 +48,7 @@ pub(crate) struct TaggedNic {
 }
 
 impl TaggedNic {
-    pub fn new(inner: Box<dyn Nic>, vlan: VlanId) -> TaggedNic {
+    fn new(inner: Box<dyn Nic>, vlan: VlanId) -> TaggedNic {
         let leaving = VecDeque::with_capacity(TAGGED_AT_ONCE);
         TaggedNic { inner, vlan, leaving, other_vlan: 0 }
     }

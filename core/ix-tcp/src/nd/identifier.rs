@@ -1,6 +1,6 @@
-//! The lower halves of the addresses that a host makes of prefixes: of its Ethernet address, or of a
-//! secret (RFC 7217), so that nobody can follow a host from network to network, or guess which card
-//! it has.
+//! The lower halves of the addresses that a host makes of prefixes: of its Ethernet address, or of
+//! a secret (RFC 7217), so that nobody can follow a host from network to network, or guess which
+//! card it has.
 use core::hash::Hasher;
 use ix_wire::{IpAddr, MacAddr};
 use siphasher::sip::SipHasher24;
@@ -56,12 +56,11 @@ fn stable(secret: &[u8; 16], prefix: IpAddr, conflicts: u8) -> [u8; 8] {
 /// Those that have another meaning (RFC 5453): the subnet's routers, what grew out of the IANA's
 /// Ethernet addresses, and anycast addresses of the subnet.
 fn is_reserved(identifier: [u8; 8]) -> bool {
-    match u64::from_be_bytes(identifier) {
-        0 => true,
-        0x0200_5eff_fe00_0000..=0x0200_5eff_feff_ffff => true,
-        0xfdff_ffff_ffff_ff80..=0xfdff_ffff_ffff_ffff => true,
-        _ => false,
-    }
+    matches!(
+        u64::from_be_bytes(identifier),
+        0 | 0x0200_5eff_fe00_0000..=0x0200_5eff_feff_ffff
+            | 0xfdff_ffff_ffff_ff80..=0xfdff_ffff_ffff_ffff
+    )
 }
 
 #[cfg(test)]
