@@ -154,6 +154,34 @@ fn filters_say_what_they_say() {
     }
 }
 
+/// A device's frames have no tag before they reach it; on the link they have.
+#[test]
+fn frames_are_shown_with_the_tag_of_their_device() {
+    let (fd, _) = memory(1, 64 << 10);
+    let opened = Arc::new(CaptureMemory::open(fd.as_fd()).expect("opened"));
+    let captures = Captures::default();
+    let order = CaptureOrder::Start { snaplen: 40, filter: Filter::All };
+    assert!(matches!(captures.obey(order, Some(fd), 1), Outcome::Done));
+    let vlans = [None, ix_wire::VlanId::new(5)];
+    let mut sniffer = Sniffer::new(&captures, 0, vlans.into_iter()).expect("it runs");
+    let mut reader = RingReader::new(opened, 0);
+    let frame: Vec<u8> = (0..60).collect();
+    let tagged = [&frame[..12], &[0x81, 0, 0, 5], &frame[12..]].concat();
+    for (port, wanted) in [(0, &frame), (1, &tagged)] {
+        let (head, tail) = frame.split_at(20);
+        let staged = sniffer.arriving(port, head, std::iter::once(tail));
+        sniffer.arrived(staged, Mark { port, len: staged.len(), ..Mark::default() });
+        sniffer.leaving(port.into(), [[head, tail].into_iter()].into_iter(), 0, |_| 0);
+        for _ in 0..2 {
+            let got = reader.next().expect("captured");
+            assert_eq!((got.mark.len as usize, &got.bytes[..]), (wanted.len(), &wanted[..40]));
+        }
+    }
+    // Shorter than its addresses.
+    let staged = sniffer.arriving(1, &frame[..3], std::iter::empty());
+    assert_eq!(staged.len(), 7);
+}
+
 #[test]
 fn frames_are_read_leniently() {
     assert_eq!(Subject::of(&[], false), Subject::default());
