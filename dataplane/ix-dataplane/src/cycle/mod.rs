@@ -66,6 +66,8 @@ pub struct ElasticThread {
     /// Version of the vNIC's rules that this thread uses.
     rules_version: u64,
     due: Vec<u64>,
+    /// The cycle has begun with step 4, and the rest of it follows.
+    has_begun: bool,
     housekeeping_us: u64,
     thrift: Thrift,
     /// Grows with each cycle that may have changed what a flow sends.
@@ -106,6 +108,7 @@ impl ElasticThread {
             read_on_cpu: OnCpu::in_virtual_time,
             rules_version: u64::MAX,
             due: Vec::with_capacity(TIMERS_PER_CYCLE),
+            has_begun: false,
             housekeeping_us: 0,
             thrift: Thrift::default(),
             changes: 0,
@@ -147,6 +150,7 @@ impl ElasticThread {
         attachment.empty_graveyard(&cx.shared.memory, &mut cx.rx_pool);
         attachment.returned();
         self.begin_cycle(now_us);
+        self.has_begun = true;
         self.changes += 1;
         self.io.cx.metrics.enter(Stage::Calls);
         self.run_calls(calls);
@@ -181,7 +185,10 @@ impl ElasticThread {
 
     /// Steps 5, 6, 1 and 2, without new calls. May be repeated while there are no events.
     pub fn turn(&mut self, now_us: u64) -> CycleReport {
-        self.begin_cycle(now_us);
+        if !self.has_begun || self.io.cx.now_us != now_us {
+            self.begin_cycle(now_us);
+        }
+        self.has_begun = false;
         let (sent, fired) = self.send::<true>(now_us);
         self.receive_and_report(sent, fired)
     }
@@ -195,6 +202,7 @@ impl ElasticThread {
 
     /// Starts a cycle at this time. Applies what other threads and the control plane have changed.
     pub(crate) fn begin_cycle(&mut self, now_us: u64) {
+        self.has_begun = false;
         let Io { cx, ports, neighbors, .. } = &mut self.io;
         cx.now_us = now_us;
         neighbors.check(cx, ports);
@@ -231,9 +239,12 @@ impl ElasticThread {
             self.end_some();
         }
         self.flush_touched();
-        if !leaves || self.io.ports.iter().any(|port| !port.queue.is_empty()) {
+        let is_queued = self.io.ports.iter().any(|port| !port.queue.is_empty());
+        if is_queued || !leaves && self.egress.holds_back() {
             self.io.cx.metrics.enter(Stage::Transmit);
             sent += self.transmit();
+        } else if !leaves {
+            self.egress.kick(&mut self.io.cx, &mut self.io.ports);
         }
         self.shared.spare.balance(&mut self.io.cx.rx_pool);
         (sent, fired)

@@ -57,9 +57,20 @@ impl ElasticThread {
 
     /// Whether a turn may find work that no deadline announces.
     pub fn has_work(&self) -> bool {
+        self.has_packets() || self.has_rare_work()
+    }
+
+    /// Whether packets wait in a device, or between threads: what is most urgent.
+    #[inline]
+    pub(crate) fn has_packets(&self) -> bool {
         self.io.ports.iter().any(|port| port.nic.pending() || !port.queue.is_empty())
             || self.forwarding.has_backlog()
-            || !self.io.cx.looped.is_empty()
+    }
+
+    /// [`Self::has_work`] without [`Self::has_packets`].
+    #[inline(never)]
+    pub(crate) fn has_rare_work(&self) -> bool {
+        !self.io.cx.looped.is_empty()
             || self.returned.has_packets()
             || self.io.cx.attached.is_any_to_tell()
             || self.migrations.is_busy()

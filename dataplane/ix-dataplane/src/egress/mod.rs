@@ -17,6 +17,21 @@ pub(crate) struct Egress {
 }
 
 impl Egress {
+    /// Whether packets may wait for their time here.
+    #[inline]
+    pub fn holds_back(&self) -> bool {
+        !self.qdisc.is_open()
+    }
+
+    /// Step 6 without packets, here and in the ports' queues: the devices take up what they have.
+    #[inline]
+    pub fn kick(&self, cx: &mut Context, ports: &mut [Port]) {
+        for port in ports {
+            port.nic.kick(&cx.shared.memory, &mut cx.tx_pool);
+            port.look_at_held(false);
+        }
+    }
+
     /// Gives the devices all built packets that may be sent, with one doorbell each. Returns the
     /// number of packets that they accepted.
     #[inline]

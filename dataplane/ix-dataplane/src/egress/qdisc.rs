@@ -132,7 +132,7 @@ impl Qdisc {
     }
 
     /// Whether nothing is held back.
-    #[cfg(test)]
+    #[inline]
     pub fn is_open(&self) -> bool {
         self.checks.is_none()
     }

@@ -53,6 +53,9 @@ pub(crate) struct Flows {
     pub count: usize,
     /// Number of those without a holder that are not in TIME-WAIT.
     pub orphans: usize,
+    /// The slot of the last flow that was looked for: that of the next packet, where it comes
+    /// alone.
+    pub last: u32,
     /// Deadlines of flows.
     pub wheel: Wheel,
     /// Flows that need `output` before this cycle's transmission.
@@ -91,6 +94,7 @@ impl Flows {
             groups: (0..FLOW_GROUPS).map(group).collect(),
             count: 0,
             orphans: 0,
+            last: u32::MAX,
             wheel: Wheel::new(now_us, 4096),
             touched: Vec::with_capacity(1024),
             crowded: VecDeque::with_capacity(1024),
@@ -232,7 +236,8 @@ impl Flows {
     /// Second pass over a batch: prefetches the flow-table lines of `work`, then the flows.
     pub fn prefetch(&self, work: &mut [Work]) {
         // Of one packet nothing else can be done meanwhile.
-        if work.len() < 2 {
+        if let [work] = work {
+            work.guess = self.last;
             return;
         }
         let group_of = |parsed: &Parsed, group: u8| match parsed {
@@ -251,6 +256,14 @@ impl Flows {
                 prefetch_flow(line);
             }
         }
+    }
+
+    /// The slot of the flow with this tuple, where none was guessed, or another one.
+    #[inline(never)]
+    pub fn look_for(&mut self, group: usize, hash: u64, tuple: &FlowTuple) -> Option<u32> {
+        let found = self.groups[group].as_ref()?.find(hash, tuple);
+        self.last = found.unwrap_or(self.last);
+        found
     }
 
     /// Whether there are so many flows that none stays in the cache.

@@ -98,6 +98,8 @@ pub struct Runner {
 const CHECK_US: u64 = 1_000;
 /// Number of checks for work between two readings of the clock.
 const LOOKS_PER_CLOCK: u32 = 16;
+/// Of so many looks for packets one is a look for all other work too.
+const PACKETS_PER_LOOK: u32 = 4;
 /// Most turns that an update may wait: enough to empty the longest receive ring with small batches.
 const PUT_OFF_MAX: u32 = 256;
 /// A nearer deadline is waited for without sleep, because sleeping and waking take about as long.
@@ -408,8 +410,9 @@ impl Runner {
     fn look_for_work<C: Callers>(&mut self, until_us: u64, callers: &C) -> (u64, bool) {
         let until_us = until_us.min(self.thread.next_deadline_us().unwrap_or(u64::MAX));
         loop {
-            for _ in 0..LOOKS_PER_CLOCK {
-                if self.thread.has_work() {
+            for look in 0..LOOKS_PER_CLOCK {
+                let is_all = look % PACKETS_PER_LOOK == 0;
+                if self.thread.has_packets() || is_all && self.thread.has_rare_work() {
                     let (now_us, ticks) = self.clock.read();
                     self.thread.io.cx.metrics.enter_at(Stage::Poll, ticks);
                     return (now_us, true);

@@ -58,9 +58,9 @@ impl Tcp {
             metrics.counters.misrouted.add(1);
             return cx.done(seg, mbuf);
         }
-        let found = cx.flows.groups[group].as_ref().and_then(|g| {
-            if g.is(work.guess, tuple) { Some(work.guess) } else { g.find(work.hash, tuple) }
-        });
+        let is_guessed = cx.flows.groups[group].as_ref().is_some_and(|g| g.is(work.guess, tuple));
+        let found =
+            if is_guessed { Some(work.guess) } else { cx.flows.look_for(group, work.hash, tuple) };
         let Some(slot) = found else {
             return match cx.flows.kept(group, work.hash, tuple) {
                 None => self.open_passively(cx, seg, mbuf, None),

@@ -79,10 +79,15 @@ pub struct ThreadMetrics {
     stage: Stage,
     stage_since: u64,
     cycle_since: u64,
-    /// Ticks by stage that are not charged yet.
+    /// Until when all time is charged.
+    charged_until: u64,
+    /// Ticks by stage that are not charged yet. Those inside of the dataplane count only where the
+    /// cycle is timed stage by stage.
     cycle_ticks: [u64; Stage::COUNT],
     /// Whether this cycle is timed stage by stage.
     detailed: bool,
+    /// The stage is inside of the dataplane, and the next one there is not timed.
+    passes: bool,
     /// Number of cycles until the next one that is timed stage by stage.
     until_detailed: u32,
     sample_every: u32,
@@ -123,8 +128,10 @@ impl ThreadMetrics {
             stage: Stage::App,
             stage_since: now,
             cycle_since: now,
+            charged_until: now,
             cycle_ticks: [0; Stage::COUNT],
             detailed: true,
+            passes: false,
             until_detailed: 0,
             sample_every: SAMPLE_EVERY,
             undivided: 0,
@@ -135,9 +142,9 @@ impl ThreadMetrics {
     }
 
     /// Charges the time from now on to `stage`.
-    #[inline]
+    #[inline(always)]
     pub fn enter(&mut self, stage: Stage) {
-        if !self.detailed && !self.stage.is_outside() && !stage.is_outside() {
+        if self.passes && !stage.is_outside() {
             return;
         }
         self.enter_at(stage, ticks());
@@ -152,6 +159,7 @@ impl ThreadMetrics {
         }
         self.stage = stage;
         self.stage_since = now;
+        self.passes = !self.detailed && !stage.is_outside();
     }
 
     /// To be called at the end of a cycle that received and sent this many packets; `worked`: it
@@ -240,6 +248,7 @@ impl ThreadMetrics {
     fn charge_idle(&mut self, now: u64) {
         let idle = now.wrapping_sub(self.stage_since);
         self.stage_ticks[Stage::Idle as usize].add(idle);
+        self.charged_until = self.charged_until.wrapping_add(idle);
         (self.stage, self.stage_since) = (Stage::Idle, now);
     }
 
@@ -270,12 +279,25 @@ impl ThreadMetrics {
     /// charged to the packets that arrive in the end.
     #[inline]
     fn charge(&mut self, worked: bool) {
-        let cycle = std::mem::take(&mut self.cycle_ticks);
-        let all: u64 = cycle.iter().sum();
-        let (app, idle) = (cycle[Stage::App as usize], cycle[Stage::Idle as usize]);
-        let inside = all - app - idle;
+        let all = self.stage_since.wrapping_sub(self.charged_until);
+        self.charged_until = self.stage_since;
+        let outside = |stage: Stage| std::mem::take(&mut self.cycle_ticks[stage as usize]);
+        let [app, idle] = [Stage::App, Stage::Idle].map(outside);
+        let inside = all.saturating_sub(app + idle);
         self.stage_ticks[Stage::App as usize].add(app);
         self.stage_ticks[Stage::Idle as usize].add(if worked { idle } else { idle + inside });
+        if self.detailed || self.until_detailed == 0 {
+            self.begin_or_end_detailed(worked, inside);
+        } else {
+            self.undivided += if worked { inside } else { 0 };
+            self.until_detailed -= 1;
+        }
+    }
+
+    /// [`Self::charge`] where the last cycle was timed stage by stage, or the next one is.
+    #[inline(never)]
+    fn begin_or_end_detailed(&mut self, worked: bool, inside: u64) {
+        let cycle = std::mem::take(&mut self.cycle_ticks);
         if worked && self.detailed {
             self.divide(&cycle, inside);
         } else if worked {

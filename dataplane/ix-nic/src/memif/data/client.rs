@@ -137,6 +137,7 @@ impl RxRing for ClientRx {
 
     #[inline]
     fn waiting(&self) -> usize {
+        self.ring.fetch_desc(self.next);
         if self.lies { 0 } else { self.filled().map_or(1, usize::from) }
     }
 

@@ -56,6 +56,10 @@ trait TxRing {
     fn published(&self) -> u16;
     /// Takes back the frames of packets that the peer has taken.
     fn reclaim(&mut self, pool: &mut Pool);
+    /// Fetches the peer's buffers that are filled soon, from the one this far behind the next.
+    fn fetch_ahead(&self, from: u16, regions: &[Mapping]) {
+        let _ = (from, regions);
+    }
     /// The ring itself.
     fn ring(&self) -> &Ring;
     /// Number of frames that the ring holds.

@@ -3,7 +3,7 @@ use super::super::MemifRole;
 use super::super::page::{Sender, Taken};
 use super::super::ring::Ring;
 use super::client::{ClientRx, ClientTx};
-use super::server::{ServerRx, ServerTx};
+use super::server::{FETCHED_AHEAD, ServerRx, ServerTx};
 use super::{Context, LinkFence, LinkMemory, QueueLink, RingFence, RxRing, TxRing};
 use crate::device::RingSizes;
 use crate::update::{Change, QueueUpdate};
@@ -124,6 +124,10 @@ fn poll<R: RxRing>(
     out: &mut Vec<RxPacket>,
 ) {
     let (before, n) = (out.len(), rings.len());
+    // Mostly there is one, and a division takes as long as a look at it.
+    if let [ring] = rings {
+        return ring.receive(cx, max, out);
+    }
     for i in 0..n {
         let left = max.saturating_sub(out.len() - before);
         if left == 0 {
@@ -131,9 +135,7 @@ fn poll<R: RxRing>(
         }
         rings[(*first + i) % n].receive(cx, left, out);
     }
-    if n > 1 {
-        *first = (*first + 1) % n;
-    }
+    *first = if *first + 1 < n { *first + 1 } else { 0 };
 }
 
 /// Sends from the front of `packets` while there is room.
@@ -152,7 +154,9 @@ fn send<T: TxRing>(
         }
         let ring = several.map_or(0, |sender| sender.queue_of(mbuf.bytes(cx.memory)));
         match rings[ring].push(cx, mbuf) {
-            Ok(()) => {}
+            // The last one leaves first, and what comes after it is fetched then.
+            Ok(()) if packets.is_empty() => {}
+            Ok(()) => rings[ring].fetch_ahead(FETCHED_AHEAD, cx.regions),
             // Other queues must not wait for a full one: the packet is lost, as in a network card.
             Err(mbuf) if several.is_some() => {
                 cx.drops.tx_failed += 1;
@@ -172,7 +176,8 @@ fn send<T: TxRing>(
     }
 }
 
-/// Publishes what was sent, and wakes the peer's queues that sleep.
+/// Publishes what was sent, and wakes the peer's queues that sleep. Then fetches what is written
+/// next: a peer waits for the index, and would wait for that too.
 fn publish<T: TxRing>(rings: &mut [T], theirs: &[usize], memory: &LinkMemory) {
     let mut published = 0u32;
     for (i, ring) in rings.iter_mut().enumerate() {
@@ -187,6 +192,9 @@ fn publish<T: TxRing>(rings: &mut [T], theirs: &[usize], memory: &LinkMemory) {
     for (i, ring) in rings.iter().enumerate() {
         if published >> i & 1 != 0 && ring.ring().wants_interrupt() {
             event::ring(memory.tx_bells[theirs[i]].as_fd());
+        }
+        if published >> i & 1 != 0 {
+            ring.fetch_ahead(0, &memory.regions);
         }
     }
 }

@@ -9,6 +9,8 @@ use ix_sys::Mapping;
 
 /// Number of descriptors that are prefetched before copying.
 const LOOK_AHEAD: usize = 64;
+/// How many buffers behind the next one are prefetched before they are filled.
+pub(super) const FETCHED_AHEAD: u16 = 2;
 /// Most buffers for one sent frame. A client with smaller buffers gets no such frame.
 const CHAIN_MAX: u16 = 16;
 
@@ -35,6 +37,8 @@ pub struct ServerRx {
     partial: Partial,
     /// The client claims to have appended more than there is room for.
     lies: bool,
+    /// Of several descriptors, their buffers and flags. It is kept for its memory.
+    ahead: Vec<(Option<Buffer>, u16)>,
 }
 
 // SAFETY: as `Ring`.
@@ -43,12 +47,35 @@ unsafe impl Send for ServerRx {}
 impl ServerRx {
     /// Takes packets from the ring's current tail on.
     pub fn new(ring: Ring) -> ServerRx {
-        ServerRx { next: ring.tail(), ring, partial: Partial::default(), lies: false }
+        let ahead = Vec::with_capacity(LOOK_AHEAD);
+        ServerRx { next: ring.tail(), ring, partial: Partial::default(), lies: false, ahead }
     }
 
     fn appended(&self) -> Option<u16> {
         let n = self.ring.head().wrapping_sub(self.next);
         (n <= self.ring.size()).then_some(n)
+    }
+
+    /// Takes buffers, of which so many were appended.
+    #[inline(never)]
+    fn receive_several(&mut self, n: usize, cx: &mut Context<'_>, out: &mut Vec<RxPacket>) {
+        let mut ahead = std::mem::take(&mut self.ahead);
+        for i in 0..n {
+            let desc = self.ring.desc(self.next.wrapping_add(i as u16));
+            let buffer = buffer(desc, cx.regions);
+            if let Some(buffer) = buffer {
+                prefetch_read(buffer.at);
+                prefetch_read(buffer.at.wrapping_add(64));
+            }
+            ahead.push((buffer, desc.flags));
+        }
+        for (buffer, flags) in ahead.drain(..) {
+            if !self.take(buffer, flags, cx, out) {
+                break;
+            }
+            self.next = self.next.wrapping_add(1);
+        }
+        self.ahead = ahead;
     }
 
     /// Takes one buffer. False if no frame is free for it.
@@ -137,31 +164,22 @@ impl RxRing for ServerRx {
             self.lies = true;
             return;
         };
-        let n = usize::from(appended).min(max).min(LOOK_AHEAD);
-        if n == 0 {
-            return;
-        }
-        let mut ahead = [(None, 0); LOOK_AHEAD];
-        for (i, entry) in ahead[..n].iter_mut().enumerate() {
-            let desc = self.ring.desc(self.next.wrapping_add(i as u16));
-            let buffer = buffer(desc, cx.regions);
-            if let Some(buffer) = buffer {
-                prefetch_read(buffer.at);
-                prefetch_read(buffer.at.wrapping_add(64));
+        match usize::from(appended).min(max).min(LOOK_AHEAD) {
+            0 => return,
+            1 => {
+                // While it is fetched nothing else can be done.
+                let desc = self.ring.desc(self.next);
+                let is_taken = self.take(buffer(desc, cx.regions), desc.flags, cx, out);
+                self.next = self.next.wrapping_add(is_taken.into());
             }
-            *entry = (buffer, desc.flags);
-        }
-        for (buffer, flags) in ahead[..n].iter().copied() {
-            if !self.take(buffer, flags, cx, out) {
-                break;
-            }
-            self.next = self.next.wrapping_add(1);
+            n => self.receive_several(n, cx, out),
         }
         self.ring.set_tail(self.next);
     }
 
     #[inline]
     fn waiting(&self) -> usize {
+        self.ring.fetch_desc(self.next);
         if self.lies { 0 } else { self.appended().map_or(1, usize::from) }
     }
 
@@ -291,7 +309,6 @@ impl TxRing for ServerTx {
                 cx.drops.tx_failed += 1;
             }
         }
-        self.prefetch(self.next.wrapping_add(2), cx.regions);
         cx.pool.put_frame(cx.memory, mbuf);
         Ok(())
     }
@@ -310,6 +327,12 @@ impl TxRing for ServerTx {
     }
 
     fn reclaim(&mut self, _: &mut Pool) {}
+
+    fn fetch_ahead(&self, from: u16, regions: &[Mapping]) {
+        for ahead in from..=FETCHED_AHEAD {
+            self.prefetch(self.next.wrapping_add(ahead), regions);
+        }
+    }
 
     fn ring(&self) -> &Ring {
         &self.ring
