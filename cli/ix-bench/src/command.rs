@@ -82,6 +82,9 @@ pub enum BenchCommand {
     /// Cost of a crossing into the dataplane, a system call and a round trip between two processes;
     /// programs with and without the wall
     Gate(GateArgs),
+    /// Features of AF_XDP one by one, with and without, on a veth pair
+    #[command(long_about = crate::afxdp::HELP)]
+    Afxdp(crate::afxdp::AfxdpArgs),
     /// The controller on the papers' server (a model): slope, step and sine+noise; energy and
     /// background job
     Dynamic(DynamicArgs),

@@ -1,6 +1,7 @@
 //! `ix bench`: IX and Linux over the same private link, alternating, in one run.
 #![forbid(unsafe_code)]
 
+mod afxdp;
 mod all;
 pub mod args;
 mod bare;
@@ -77,6 +78,7 @@ pub fn main(command: &BenchCommand) -> Result<()> {
         BenchCommand::Peer(args) => ("peer", &args.bench),
         BenchCommand::Program(args) => ("program", &args.bench),
         BenchCommand::Gate(args) => return gate::main(args),
+        BenchCommand::Afxdp(args) => return afxdp::main(args),
         BenchCommand::Rates(args) => return rates::main(args),
         BenchCommand::Pareto(args) => return pareto::main(args),
         BenchCommand::Dynamic(args) => return dynamic::main(args),

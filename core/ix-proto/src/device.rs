@@ -265,9 +265,34 @@ pub struct XdpBind {
     pub frags: bool,
     /// Queues of the interface, each with a socket: at least [`NicInfo::queues`].
     pub sockets: u32,
+    /// What the sockets ask of the kernel beside that.
+    pub features: XdpFeatures,
 }
 
-codec_struct!(XdpBind { ifindex, mode, frags, sockets });
+codec_struct!(XdpBind { ifindex, mode, frags, sockets, features });
+
+/// What AF_XDP sockets ask of the kernel beside their mode. The default is what gives most
+/// (`ix bench afxdp`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct XdpFeatures {
+    /// The kernel says when it must be called, to send and to take frames for packets to receive.
+    pub need_wakeup: bool,
+    /// In front of each sent frame stands what the device shall do with it: make its checksum.
+    pub describes: bool,
+}
+
+codec_struct!(XdpFeatures { need_wakeup, describes });
+
+impl XdpFeatures {
+    /// The default.
+    pub const DEFAULT: XdpFeatures = XdpFeatures { need_wakeup: true, describes: false };
+}
+
+impl Default for XdpFeatures {
+    fn default() -> XdpFeatures {
+        XdpFeatures::DEFAULT
+    }
+}
 
 /// What changes for a device while the dataplane runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -294,14 +319,15 @@ pub(crate) mod tests {
     use proptest::prelude::*;
 
     fn any_kind() -> impl Strategy<Value = NicKind> {
-        let bind = (any::<u32>(), 0..4usize, any::<bool>());
+        let bind = (any::<u32>(), 0..4usize, any::<[bool; 3]>());
         prop_oneof![
             Just(NicKind::Tap),
             Just(NicKind::Memif),
             Just(NicKind::Sim),
-            bind.prop_map(|(ifindex, mode, frags)| {
+            bind.prop_map(|(ifindex, mode, [frags, need_wakeup, describes])| {
                 let mode = XdpMode::ALL[mode];
-                NicKind::Afxdp(XdpBind { ifindex, mode, frags, sockets: 0 })
+                let features = XdpFeatures { need_wakeup, describes };
+                NicKind::Afxdp(XdpBind { ifindex, mode, frags, sockets: 0, features })
             }),
         ]
     }

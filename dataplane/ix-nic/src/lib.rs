@@ -27,7 +27,7 @@ pub use afxdp::{TableAnswer, TableRequest};
 pub use device::{RingSizes, attach_table, deal};
 pub use error::{AttachError, UpdateError};
 pub use ix_proto::device::{
-    DeviceChange, DeviceKind, NicInfo, NicKind, Steering, XdpBind, XdpMode,
+    DeviceChange, DeviceKind, NicInfo, NicKind, Steering, XdpBind, XdpFeatures, XdpMode,
 };
 pub use ix_proto::memif::MemifRole;
 pub use steering::{frame_flow_group, initial_queue};

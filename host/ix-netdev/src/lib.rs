@@ -42,6 +42,7 @@ mod tap;
 mod wanted_hops;
 mod watch;
 mod xdp;
+mod xdp_support;
 
 pub use device::{DeviceEvent, DeviceUpdate, OpenOptions, OpenedDevice, SharedMemory, open};
 pub use error::OpenError;
@@ -51,10 +52,11 @@ pub use held_ports::{Conflict, HeldPorts, Transport};
 pub use host_net::{HostChanges, HostNet, Neighbour, Network};
 pub use keeper::{JoinError, is_kept, keep};
 pub use link::{Link, VethEnd};
-pub use look::{MTU_WITHOUT_FRAGS, XdpSupport, own_addresses, xdp_support};
+pub use look::{MTU_WITHOUT_FRAGS, own_addresses};
 pub use memif::{MemifSpec, MemifSpecError};
 #[cfg(feature = "fuzzing")]
 pub use memif::{Utterance, memif_conversation};
 pub use namespace::Namespace;
 pub use spec::{DeviceSpec, SpecError};
 pub use watch::{LinkChange, LinkWatch};
+pub use xdp_support::{XdpSupport, xdp_support};

@@ -9,63 +9,6 @@ use std::net::{IpAddr, Ipv4Addr};
 /// Largest packet of an interface whose driver cannot spread a packet over several buffers, bytes.
 pub const MTU_WITHOUT_FRAGS: usize = crate::afxdp::MTU_WITHOUT_FRAGS;
 
-/// What a driver has for XDP.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct XdpSupport {
-    /// It runs XDP programs itself, which can send packets to sockets.
-    pub native: bool,
-    /// It writes packets into the memory of AF_XDP sockets.
-    pub zero_copy: bool,
-    /// It takes packets in several buffers.
-    pub frags: bool,
-}
-
-/// Asks for what the driver of an interface has, by the interface's number in the calling thread's
-/// network namespace. An error if the kernel cannot say it (before Linux 6.3).
-pub fn xdp_support(index: u32) -> Result<XdpSupport, Error> {
-    // linux/genetlink.h, linux/netdev.h.
-    const GENL_ID_CTRL: u16 = 16;
-    const CTRL_CMD_GETFAMILY: u8 = 3;
-    const CTRL_ATTR_FAMILY_ID: u16 = 1;
-    const CTRL_ATTR_FAMILY_NAME: u16 = 2;
-    const NETDEV_CMD_DEV_GET: u8 = 1;
-    const NETDEV_A_DEV_IFINDEX: u16 = 1;
-    const NETDEV_A_DEV_XDP_FEATURES: u16 = 3;
-    /// Bits of the features: it runs programs, they may redirect, zero-copy, several buffers.
-    const BASIC_AND_REDIRECT: u64 = 0b11;
-    const XSK_ZEROCOPY: u64 = 1 << 3;
-    const RX_SG: u64 = 1 << 5;
-    // Behind `struct genlmsghdr`.
-    const ATTRIBUTES_AT: usize = 4;
-    let what = || format!("cannot ask for what interface {index} has for XDP");
-    let unknown = || Error::new(what(), std::io::Error::from_raw_os_error(libc::ENOENT));
-    let mut netlink = Netlink::open_generic()?;
-    let message = Message::new(GENL_ID_CTRL, 0)
-        .put(&[CTRL_CMD_GETFAMILY, 1, 0, 0])
-        .text(CTRL_ATTR_FAMILY_NAME, "netdev");
-    let found = |bodies: Vec<Vec<u8>>, wanted: u16| {
-        let in_body =
-            |body: &Vec<u8>| attribute(body.get(ATTRIBUTES_AT..)?, wanted).map(<[u8]>::to_vec);
-        bodies.iter().find_map(in_body)
-    };
-    let bodies = |answers: Vec<crate::netlink::Answer>| {
-        answers.into_iter().map(|answer| answer.body).collect::<Vec<_>>()
-    };
-    let family = found(bodies(netlink.request(message, what)?), CTRL_ATTR_FAMILY_ID);
-    let family = family.and_then(|id| id.try_into().ok()).map(u16::from_ne_bytes);
-    let message = Message::new(family.ok_or_else(unknown)?, 0)
-        .put(&[NETDEV_CMD_DEV_GET, 1, 0, 0])
-        .attr(NETDEV_A_DEV_IFINDEX, &index.to_ne_bytes());
-    let features = found(bodies(netlink.request(message, what)?), NETDEV_A_DEV_XDP_FEATURES);
-    let features = features.and_then(|bits| bits.try_into().ok()).map(u64::from_ne_bytes);
-    let features = features.ok_or_else(unknown)?;
-    Ok(XdpSupport {
-        native: features & BASIC_AND_REDIRECT == BASIC_AND_REDIRECT,
-        zero_copy: features & XSK_ZEROCOPY != 0,
-        frags: features & RX_SG != 0,
-    })
-}
-
 impl Namespace {
     /// The IPv4 addresses of an interface by its number, with their prefix lengths.
     pub fn ipv4_addresses(&self, index: u32) -> Result<Vec<(Ipv4Addr, u8)>, Error> {

@@ -36,6 +36,10 @@ struct Facts {
 pub struct Verdict {
     name: String,
     mode: &'static str,
+    /// Features of AF_XDP that IX uses there.
+    used: Vec<String>,
+    /// What the driver has and IX does not use.
+    unused: Vec<String>,
     queues: u32,
     mtu: usize,
     addresses: Vec<String>,
@@ -51,6 +55,8 @@ impl Verdict {
         json!({
             "name": self.name,
             "mode": self.mode,
+            "used": self.used,
+            "unused": self.unused,
             "queues": self.queues,
             "mtu": self.mtu,
             "addresses": self.addresses,
@@ -74,6 +80,14 @@ impl Verdict {
         };
         let facts = format!("{}, {queues}, MTU {}, {addresses}", self.mode, self.mtu);
         let mut lines = vec![format!("{}: {facts}{state}", self.name)];
+        if !self.used.is_empty() {
+            let has = |more: &str| format!("; the driver also has {more}, which IX does not use");
+            let unused = match self.unused.is_empty() {
+                true => String::new(),
+                false => has(&self.unused.join(", ")),
+            };
+            lines.push(format!("  AF_XDP with {}{unused}", self.used.join(", ")));
+        }
         if !self.next.is_empty() {
             lines.push(format!("  → {}", self.next));
         }
@@ -117,7 +131,7 @@ fn facts(here: &Namespace, link: &Link, all: &[Link]) -> Facts {
 
 fn judge(facts: &Facts) -> Verdict {
     let name = &facts.name;
-    let mode = match facts.xdp {
+    let mode = match &facts.xdp {
         Some(XdpSupport { native: true, zero_copy: true, .. }) => "native XDP with zero-copy",
         Some(XdpSupport { native: true, .. }) => "native XDP",
         Some(_) => "generic XDP (slower: the driver has none)",
@@ -129,13 +143,29 @@ fn judge(facts: &Facts) -> Verdict {
     };
     let addresses = facts.addresses.iter().map(|(ip, prefix)| format!("{ip}/{prefix}")).collect();
     let (queues, mtu) = (facts.queues, facts.mtu);
-    Verdict { name: name.clone(), mode, queues, mtu, addresses, why_not, next }
+    let (used, unused) = features(facts.xdp.as_ref().filter(|_| facts.has_ethernet));
+    Verdict { name: name.clone(), mode, used, unused, queues, mtu, addresses, why_not, next }
+}
+
+/// What IX uses of AF_XDP, and what it does not of what the driver has (`ix bench afxdp` says
+/// what each gives).
+fn features(xdp: Option<&XdpSupport>) -> (Vec<String>, Vec<String>) {
+    let Some(xdp) = xdp else { return (Vec::new(), Vec::new()) };
+    let copies = if xdp.zero_copy { "zero-copy" } else { "copies" };
+    let mut used = vec![copies.to_owned(), "need-wakeup".to_owned()];
+    // Where the program runs in the stack, frames are in one buffer.
+    if xdp.native && xdp.frags && (!xdp.zero_copy || xdp.buffers_max > 1) {
+        used.push("multi-buffer".to_owned());
+    }
+    let hints = xdp.hints.iter().map(|hint| format!("receive hint {hint}"));
+    let offloads = xdp.offloads.iter().map(|offload| format!("transmit {offload}"));
+    (used, hints.chain(offloads).collect())
 }
 
 /// What keeps IX from an interface, and the command that mends it.
 fn obstacle(facts: &Facts) -> Option<(String, String)> {
     let name = &facts.name;
-    let is_native = facts.xdp.is_some_and(|xdp| xdp.native);
+    let is_native = facts.xdp.as_ref().is_some_and(|xdp| xdp.native);
     if facts.is_tap {
         return Some(("it is a tap or a tunnel of another process".to_owned(), String::new()));
     }
@@ -157,7 +187,7 @@ fn obstacle(facts: &Facts) -> Option<(String, String)> {
         let why = format!("it has an XDP program, number {id}, and can have one only");
         return Some((why, format!("bpftool prog show id {id}")));
     }
-    let holds_frags = is_native && facts.xdp.is_some_and(|xdp| xdp.frags);
+    let holds_frags = is_native && facts.xdp.as_ref().is_some_and(|xdp| xdp.frags);
     if facts.mtu > MTU_WITHOUT_FRAGS && !holds_frags {
         let why = format!("its MTU is above {MTU_WITHOUT_FRAGS}, the most of one buffer");
         return Some((why, format!("ip link set {name} mtu {MTU_WITHOUT_FRAGS}")));
@@ -211,7 +241,7 @@ mod tests {
             queues: 2,
             mtu: 1500,
             addresses: vec![([10, 0, 3, 5].into(), 22)],
-            xdp: Some(XdpSupport { native: true, zero_copy: false, frags: false }),
+            xdp: Some(XdpSupport { native: true, ..XdpSupport::default() }),
             cpus: vec![0, 1, 2],
             ..Facts::default()
         }
@@ -238,9 +268,32 @@ mod tests {
     }
 
     #[test]
+    fn what_the_driver_has_is_said_and_what_ix_uses_of_it() {
+        let hints = ["hash"].to_vec();
+        let xdp = XdpSupport { native: true, frags: true, hints, ..XdpSupport::default() };
+        let line = |xdp: XdpSupport| judge(&Facts { xdp: Some(xdp), ..usual() }).lines()[1].clone();
+        let has = "; the driver also has receive hint hash, which IX does not use";
+        let copies = "  AF_XDP with copies, need-wakeup";
+        assert_eq!(line(xdp.clone()), format!("{copies}, multi-buffer{has}"));
+        assert_eq!(line(XdpSupport { native: false, ..xdp.clone() }), format!("{copies}{has}"));
+        let card = XdpSupport {
+            zero_copy: true,
+            buffers_max: 1,
+            hints: vec![],
+            offloads: vec!["checksum"],
+            ..xdp
+        };
+        let has = "; the driver also has transmit checksum, which IX does not use";
+        assert_eq!(line(card), format!("  AF_XDP with zero-copy, need-wakeup{has}"));
+        let tunnel = Facts { has_ethernet: false, ..usual() };
+        assert_eq!(judge(&tunnel).to_json()["used"], json!([]));
+        assert_eq!(judge(&usual()).to_json()["used"], json!(["copies", "need-wakeup"]));
+    }
+
+    #[test]
     fn what_is_in_the_way_has_the_command_that_mends_it() {
         let jumbo = Facts { mtu: 9000, ..usual() };
-        let frags = XdpSupport { native: true, zero_copy: true, frags: true };
+        let frags = XdpSupport { native: true, frags: true, ..XdpSupport::default() };
         for (facts, why, next) in [
             (Facts { up: false, ..usual() }, "it is down", "ip link set eth0 up"),
             (Facts { program: Some(7), ..usual() }, "number 7", "bpftool prog show id 7"),

@@ -593,3 +593,38 @@ fn a_peer_that_cannot_be_measured_is_told_why() {
     assert_eq!(output.status.code(), Some(2));
     assert!(errors(&output).contains("COMMAND"), "{}", errors(&output));
 }
+
+#[test]
+fn features_of_afxdp_are_measured_with_and_without() {
+    let test = "features_of_afxdp_are_measured_with_and_without";
+    if !may_make_links(test) {
+        return;
+    }
+    if ix_sys::cpu::allowed().len() < 2 {
+        skip(test, Need::Cpus(2), "each end needs a hardware thread of its own");
+        return;
+    }
+    let only = "need-wakeup,busy poll,transmit checksum,payload apart,receive hash";
+    let args = ["bench", "afxdp", "--quick", "--seconds", "0.05", "--only", only, "--json"];
+    let output = bench(&args);
+    assert!(output.status.success(), "{}", errors(&output));
+    let result: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let rows = result["rows"].as_array().expect("rows");
+    for feature in only.split(',') {
+        let its: Vec<&Value> = rows.iter().filter(|row| row["what"] == feature).collect();
+        let is_measured = feature != "receive hash";
+        assert_eq!(its.len(), if is_measured { 2 } else { 1 }, "{feature}: {result}");
+        for row in its {
+            assert_eq!(row["used"], feature == "need-wakeup", "{row}");
+            assert!(row["why"].as_str().is_some_and(|why| !why.is_empty()), "{row}");
+            let figures = ["trip_us_with", "trip_us_without", "gives_1", "gives_64"];
+            let is_figure = |key: &&str| row[*key].as_f64() > Some(0.0);
+            assert_eq!(figures.iter().filter(|key| is_figure(key)).count() > 0, is_measured);
+            assert!(!is_measured || figures.iter().all(|key| is_figure(&key)), "{row}");
+        }
+    }
+    let output = bench(&["bench", "afxdp", "--only", "busy"]);
+    let text = errors(&output);
+    assert!(!output.status.success() && text.contains("`busy`"), "{text}");
+    assert!(text.contains("need-wakeup"), "{text}");
+}

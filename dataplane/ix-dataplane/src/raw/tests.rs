@@ -6,7 +6,7 @@ use ix_abi::{
     Call, CallError, Endpoint, Event, PacketInfo, SgArray, SgEntry, error, packet_flag, packet_kind,
 };
 use ix_mem::Sizes;
-use ix_nic::{NicKind, XdpBind, XdpMode};
+use ix_nic::{NicKind, XdpBind, XdpFeatures, XdpMode};
 use ix_rig::SimDevice;
 use ix_wire::{Checksum, FrameHeader, IpAddr, ipv4};
 use std::sync::Arc;
@@ -403,8 +403,9 @@ fn what_is_sent_is_in_our_name() {
 fn filters_give_ethertypes_beside_linux() {
     let shared = |rules: &str| {
         let mut host = host(1, rules);
+        let (mode, features) = (XdpMode::Auto, XdpFeatures::DEFAULT);
         host.threads[0].elastic.io.ports[0].info.kind =
-            NicKind::Afxdp(XdpBind { ifindex: 1, mode: XdpMode::Auto, frags: false, sockets: 1 });
+            NicKind::Afxdp(XdpBind { ifindex: 1, mode, frags: false, sockets: 1, features });
         host
     };
     for rules in ["", "rx ip", "rx eth", "tx eth type 0x88b5", "rx eth type 0x88b6"] {

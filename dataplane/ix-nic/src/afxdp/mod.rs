@@ -4,6 +4,7 @@
 //! queue, and passes all others on to the kernel. The broker loads the program and makes the
 //! sockets; [`AfxdpNic`] is those of one elastic thread, which share one registration of packet
 //! memory.
+mod describe;
 mod nic;
 mod queue;
 mod ring;

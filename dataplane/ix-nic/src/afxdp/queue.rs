@@ -3,11 +3,12 @@
 //! The kernel has the devices' frames only ([`PacketMemory::limit_devices`]): addresses in rings
 //! count from the first of them. A packet in another frame is sent from a copy, and received
 //! packets are moved to other frames while few of the devices' are free.
+use super::describe::describe;
 use super::socket::Socket;
 use crate::device::RingSizes;
 use crate::error::AttachError;
 use crate::frames::FrameSet;
-use crate::{DeviceDrops, Fence, NEVER_RINGS, RxPacket, XdpBind};
+use crate::{DeviceDrops, Fence, NEVER_RINGS, RxPacket, XdpBind, XdpFeatures};
 use ix_mem::{FRAME_BYTES, Mbuf, PacketMemory, Pool};
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -26,6 +27,7 @@ pub(super) struct Queue {
     most: usize,
     /// A received frame may be in several packets.
     frags: bool,
+    features: XdpFeatures,
     /// The frames that the kernel has.
     devices: Range<u32>,
     /// Of them, for copies of packets to be sent: no pool has them, so that a packet never waits
@@ -60,13 +62,14 @@ impl Queue {
         let other = other.and_then(|other| Some((other.socket.as_ref()?, other.frags)));
         let (socket, mode, frags) = match other {
             None => {
-                let socket = Socket::new(fd, Some(memory), sizes, name)?;
+                let socket = Socket::new(fd, Some((memory, bind.features)), sizes, name)?;
                 let bound = socket.bind((bind, mtu), number, name)?;
                 let refused = match bound.refused.is_empty() {
                     true => String::new(),
                     false => format!(" ({})", bound.refused),
                 };
-                let mode = format!("{}, need-wakeup{refused}", bound.attempt.text());
+                let wakeup = if bind.features.need_wakeup { ", need-wakeup" } else { "" };
+                let mode = format!("{}{wakeup}{refused}", bound.attempt.text());
                 (socket, mode, bound.attempt.frags)
             }
             Some((other, frags)) => {
@@ -82,6 +85,7 @@ impl Queue {
             sizes,
             most: sizes.fill as usize,
             frags,
+            features: bind.features,
             devices: memory.device_frames(),
             copies: Vec::new(),
             copies_made: if memory.device_frames().end < memory.tx_frames().end {
@@ -175,7 +179,8 @@ impl Queue {
     /// Rings the doorbell until the kernel has seen the whole transmit ring or cannot continue.
     fn ring_doorbell(&mut self) {
         let Some(socket) = &self.socket else { return };
-        if !socket.tx.needs_wakeup() {
+        // A kernel that was not asked to say when it must be called never says it.
+        if self.features.need_wakeup && !socket.tx.needs_wakeup() {
             self.kick_due = false;
             return;
         }
@@ -295,6 +300,7 @@ impl Queue {
                 packets.push_front(mbuf);
                 break;
             }
+            let mut describes = self.features.describes;
             loop {
                 let rest = mbuf.detach(memory);
                 if copies > 0
@@ -305,12 +311,14 @@ impl Queue {
                     self.copies_sent += 1;
                     tx_pool.put_beyond(core::mem::replace(&mut mbuf, copy));
                 }
+                let is_first = std::mem::take(&mut describes);
+                let described = if is_first { describe(&mut mbuf, memory) } else { 0 };
                 let (offset, len) = (mbuf.offset() as u64, mbuf.len() as u32);
                 let frame = mbuf.into_frame();
                 self.tx_held.insert(frame);
                 let addr = u64::from(frame - devices.start) * FRAME_BYTES as u64 + offset;
-                let options = if rest.is_some() { libc::XDP_PKT_CONTD } else { 0 };
-                socket.tx.push(libc::xdp_desc { addr, len, options });
+                let more = if rest.is_some() { libc::XDP_PKT_CONTD } else { 0 };
+                socket.tx.push(libc::xdp_desc { addr, len, options: more | described });
                 let Some(rest) = rest else { break };
                 mbuf = rest;
             }

@@ -1,8 +1,9 @@
 //! From a bare AF_XDP socket to bound rings, in the process that has the packet memory.
+use super::describe::DESCRIPTION_BYTES;
 use super::ring::{Consumer, Producer};
 use crate::device::RingSizes;
 use crate::error::AttachError;
-use crate::{XdpBind, XdpMode};
+use crate::{XdpBind, XdpFeatures, XdpMode};
 use ix_mem::{FRAME_BYTES, PacketMemory, ROOM_BYTES};
 use ix_sys::socket::{get_option, set_option};
 use ix_sys::{Mapping, check};
@@ -31,13 +32,13 @@ impl Socket {
     /// ([`Socket::bind_beside`]), and maps its rings. Not bound yet.
     pub fn new(
         fd: OwnedFd,
-        memory: Option<&PacketMemory>,
+        memory: Option<(&PacketMemory, XdpFeatures)>,
         sizes: RingSizes,
         name: &str,
     ) -> Result<Socket, AttachError> {
         let system = |action| move |e| system(action, name, e);
-        if let Some(memory) = memory {
-            register_memory(fd.as_fd(), memory).map_err(|e| match e.raw_os_error() {
+        if let Some((memory, features)) = memory {
+            register_memory(fd.as_fd(), memory, features).map_err(|e| match e.raw_os_error() {
                 Some(libc::ENOBUFS | libc::ENOMEM | libc::EPERM) => {
                     AttachError::Memlock { name: name.to_owned(), bytes: memory.device_area().1 }
                 }
@@ -88,7 +89,7 @@ impl Socket {
         let mut only_busy = true;
         let is_long = mtu > MTU_OF_BUFFER;
         for attempt in Attempt::all(bind).filter(|attempt| attempt.frags || !is_long) {
-            match self.bind_patiently(bind.ifindex, queue, attempt.flags(), None) {
+            match self.bind_patiently(bind.ifindex, queue, attempt.flags(bind.features), None) {
                 Ok(()) => return Ok(Bound { attempt, refused: answers }),
                 Err(e) if e.raw_os_error() == Some(libc::ENETDOWN) => {
                     return Err(AttachError::Down { name: name.to_owned() });
@@ -225,10 +226,11 @@ impl Attempt {
         })
     }
 
-    fn flags(self) -> u16 {
+    fn flags(self, features: XdpFeatures) -> u16 {
         let copy = if self.zero_copy { libc::XDP_ZEROCOPY } else { libc::XDP_COPY };
         let frags = if self.frags { libc::XDP_USE_SG } else { 0 };
-        copy | frags | libc::XDP_USE_NEED_WAKEUP
+        let wakeup = if features.need_wakeup { libc::XDP_USE_NEED_WAKEUP } else { 0 };
+        copy | frags | wakeup
     }
 
     pub fn text(self) -> &'static str {
@@ -241,12 +243,20 @@ impl Attempt {
     }
 }
 
-fn register_memory(fd: BorrowedFd<'_>, memory: &PacketMemory) -> io::Result<()> {
+fn register_memory(
+    fd: BorrowedFd<'_>,
+    memory: &PacketMemory,
+    features: XdpFeatures,
+) -> io::Result<()> {
     // SAFETY: all-zero bytes are a valid registration of nothing.
     let mut umem: libc::xdp_umem_reg = unsafe { std::mem::zeroed() };
     let (start, bytes) = memory.device_area();
     (umem.addr, umem.len) = (start as u64, bytes as u64);
     umem.chunk_size = FRAME_BYTES as u32;
+    if features.describes {
+        umem.flags = libc::XDP_UMEM_TX_METADATA_LEN;
+        umem.tx_metadata_len = DESCRIPTION_BYTES as u32;
+    }
     // XDP reserves 256 bytes in front of a packet: our HEADROOM_BYTES.
     let (value, len) = ((&raw const umem).cast(), size_of_val(&umem) as libc::socklen_t);
     // SAFETY: `umem` is `len` readable bytes for the length of the call. The kernel keeps the pages

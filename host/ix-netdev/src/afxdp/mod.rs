@@ -17,7 +17,7 @@ use crate::held_ports::HeldPorts;
 use crate::keeper::{KeptProgram, keeper_error};
 use crate::xdp::{near, program, shared_program};
 use ix_mem::ROOM_BYTES;
-use ix_nic::{MTU_MAX, NicInfo, NicKind, Steering, XdpBind, XdpMode};
+use ix_nic::{MTU_MAX, NicInfo, NicKind, Steering, XdpBind, XdpFeatures, XdpMode};
 use ix_proto::keeper::Owned;
 use ix_sys::bpf::{self, Map, MapKind, PROGRAM_XDP_FRAGS, Program, ProgramKind};
 use ix_sys::interface::Rss;
@@ -237,7 +237,13 @@ pub(crate) fn open(
     let (rss, table_fd) = table.unzip();
     let (mode, frags) = (attached.bind_mode, attached.frags);
     let info = NicInfo {
-        kind: NicKind::Afxdp(XdpBind { ifindex, mode, frags, sockets: queues as u32 }),
+        kind: NicKind::Afxdp(XdpBind {
+            ifindex,
+            mode,
+            frags,
+            sockets: queues as u32,
+            features: XdpFeatures::DEFAULT,
+        }),
         name: name.to_owned(),
         mode: attached.text + &dealt(pairs, queues) + &refused,
         queues: pairs,

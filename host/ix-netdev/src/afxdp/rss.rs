@@ -161,7 +161,9 @@ impl Drop for RssTable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ix_nic::{NicInfo, NicKind, SetReta, Steering, XdpBind, XdpMode, attach_table};
+    use ix_nic::{
+        NicInfo, NicKind, SetReta, Steering, XdpBind, XdpFeatures, XdpMode, attach_table,
+    };
     use std::sync::{Arc, Mutex};
     use std::time::{Duration, Instant};
 
@@ -213,7 +215,8 @@ mod tests {
 
     /// The dataplane's end.
     fn asked(fd: OwnedFd, queues: usize) -> Arc<dyn SetReta> {
-        let bind = XdpBind { ifindex: 1, mode: XdpMode::Auto, frags: false, sockets: 2 };
+        let (mode, features) = (XdpMode::Auto, XdpFeatures::DEFAULT);
+        let bind = XdpBind { ifindex: 1, mode, frags: false, sockets: 2, features };
         let info = NicInfo {
             kind: NicKind::Afxdp(bind),
             name: "eth9".to_owned(),
