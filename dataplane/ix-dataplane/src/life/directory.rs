@@ -143,7 +143,7 @@ impl Directory {
         let shared = self.lives[thread].shared;
         self.lives[thread] = Life { state: ThreadState::Active, shared, ..Life::default() };
         let (before, threads) = (self.plan, self.lives.len());
-        if self.plan.groups_of(thread).is_empty() {
+        if self.plan.groups_of(thread).is_empty() && !self.stay() {
             self.plan.share(thread, &self.active(), threads);
         }
         self.involved(&before)
@@ -185,6 +185,7 @@ impl Directory {
         let (before, threads) = (self.plan, self.lives.len());
         if let Some(active) = self.active_but(thread)
             && self.lives[thread].state == ThreadState::Background
+            && !self.stay()
         {
             self.plan.spread(thread, &active, threads);
         }
@@ -211,6 +212,13 @@ impl Directory {
     /// The program's own threads take turns running this elastic thread.
     pub fn share(&mut self, thread: usize) {
         self.lives[thread].shared = true;
+    }
+
+    /// Whether flow groups stay where they are: the program does not know of elastic threads, and
+    /// would not follow its connections. Each of its processes enters all threads, one after the
+    /// other, and leaves all when it ends; a moment in which a thread has no process moves nothing.
+    fn stay(&self) -> bool {
+        self.lives.iter().any(|life| life.shared)
     }
 
     fn active(&self) -> Vec<usize> {
@@ -247,13 +255,15 @@ impl Directory {
                 self.check(thread, &[ThreadState::Active])?;
                 let last = || format!("elastic thread {thread} is the last active one");
                 let active = self.active_but(thread).ok_or_else(last)?;
-                if matches!(command, Command::Park { .. }) {
-                    if self.lives[thread].shared {
-                        return Err(format!(
-                            "elastic thread {thread} has no Linux thread of its own to park: the \
-                             program does not know of elastic threads"
-                        ));
-                    }
+                let parks = matches!(command, Command::Park { .. });
+                if self.stay() {
+                    let what = if parks { "parked" } else { "drained" };
+                    return Err(format!(
+                        "elastic thread {thread} cannot be {what}: the program does not know of \
+                         elastic threads, and would not hear that its flow groups move"
+                    ));
+                }
+                if parks {
                     self.lives[thread].state = ThreadState::Parking;
                 }
                 self.plan.spread(thread, &active, threads);
@@ -297,7 +307,7 @@ impl Directory {
         }
         for group in groups.iter() {
             let owner = self.plan.thread_of(group);
-            if self.lives[owner].shared {
+            if self.stay() {
                 return Err(format!(
                     "flow group {group} cannot move: the program does not know of elastic threads, \
                      and would not hear of it"

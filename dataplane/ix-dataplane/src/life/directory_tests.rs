@@ -173,11 +173,18 @@ fn what_cannot_be_is_refused_and_says_why() {
     }
     let mut world = World::new(2);
     world.directory.share(1);
-    let said = world.begin(1, Command::Park { thread: 1 }).unwrap_err();
-    assert!(said.contains("no Linux thread of its own"), "{said}");
     let groups = [1].into_iter().collect();
-    let said = world.begin(1, Command::Migrate { groups, to: 0 }).unwrap_err();
-    assert!(said.contains("does not know of elastic threads"), "{said}");
+    for (command, why) in [
+        (
+            Command::Park { thread: 1 },
+            "elastic thread 1 cannot be parked: the program does not know",
+        ),
+        (Command::Drain { thread: 0 }, "elastic thread 0 cannot be drained: the program does not"),
+        (Command::Migrate { groups, to: 0 }, "flow group 1 cannot move: the program does not know"),
+    ] {
+        let said = world.begin(1, command).unwrap_err();
+        assert!(said.contains(why), "{command}: {said}");
+    }
     // It was not entered.
     let mut directory = Directory::new(2, |group| group % 2);
     directory.enter(0);
@@ -212,6 +219,23 @@ fn an_application_leaves_a_thread_and_comes_back() {
     assert!(matches!(&world.ended()[..], [(2, Outcome::Refused(why))] if why.contains("left")));
     world.settle();
     assert_eq!(world.here(0), GroupSet::all());
+}
+
+/// Each process of such a program enters all threads and leaves all. Between the last one that
+/// leaves a thread and the next one that enters it, another thread may have either of them.
+#[test]
+fn flow_groups_of_a_program_that_would_not_hear_of_it_stay_where_they_are() {
+    let mut directory = Directory::new(2, |group| group % 2);
+    directory.share(0);
+    assert!(directory.enter(0).is_empty());
+    assert!(directory.abandon(1).is_empty(), "its process enters it in a moment");
+    directory.share(1);
+    for step in [Directory::enter, Directory::leave, Directory::abandon, Directory::enter] {
+        assert!(step(&mut directory, 1).is_empty());
+    }
+    assert!(directory.leave(1).is_empty() && directory.leave(0).is_empty());
+    assert!(directory.enter(1).is_empty() && directory.enter(0).is_empty());
+    assert!(!directory.is_unsettled(|group| group % 2));
 }
 
 #[test]

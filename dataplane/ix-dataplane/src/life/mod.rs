@@ -75,6 +75,23 @@ impl Lives {
         self.shared[thread].store(true, Ordering::Relaxed);
     }
 
+    /// Whether the program's own threads take turns running elastic threads: flow groups stay where
+    /// they are ([`Directory`]).
+    pub(crate) fn is_any_shared(&self) -> bool {
+        self.shared.iter().any(|shared| shared.load(Ordering::Relaxed))
+    }
+
+    /// The directory, which knows by now which threads are shared.
+    pub(crate) fn lock_with_shares(&self) -> MutexGuard<'_, Directory> {
+        let mut directory = self.lock();
+        for (thread, shared) in self.shared.iter().enumerate() {
+            if shared.load(Ordering::Relaxed) {
+                directory.share(thread);
+            }
+        }
+        directory
+    }
+
     pub(crate) fn lock(&self) -> MutexGuard<'_, Directory> {
         self.directory.lock().unwrap_or_else(PoisonError::into_inner)
     }

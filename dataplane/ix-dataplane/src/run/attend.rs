@@ -95,7 +95,7 @@ impl Io {
     /// look.
     fn change(&mut self, what: impl FnOnce(&mut Directory, usize) -> Vec<usize>) {
         let shared = self.cx.shared.clone();
-        let mut directory = shared.lives.lock();
+        let mut directory = shared.lives.lock_with_shares();
         let involved = what(&mut directory, self.cx.index);
         self.publish(&directory);
         let ended = directory.take_ended();
@@ -136,11 +136,7 @@ impl Io {
         now_us: u64,
     ) -> Option<Outcome> {
         let shared = self.cx.shared.clone();
-        let mut directory = shared.lives.lock();
-        let lives = shared.lives.shared.iter().enumerate();
-        for (thread, _) in lives.filter(|(_, shared)| shared.load(Ordering::Relaxed)) {
-            directory.share(thread);
-        }
+        let mut directory = shared.lives.lock_with_shares();
         if directory.state(self.cx.index) == ThreadState::Parked {
             // The message itself has woken this thread; no other thread has rung it.
             let sent_us = until_us.saturating_sub(BEGIN_US);

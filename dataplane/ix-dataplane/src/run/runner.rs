@@ -237,12 +237,13 @@ impl Runner {
     }
 
     /// Leaves this thread for a process that has ended. Returns false if it is too early: it was
-    /// the last one here, its connections have not ended, and no other thread is active that would
+    /// the last one here, its connections have not ended, and no other thread gets them that would
     /// finish them. The guard finishes them; it serves entered threads only.
     pub(crate) fn leave_ended(&mut self, number: AttachmentId) -> bool {
         let (shared, index) = (&self.thread.shared, self.thread.io.cx.index);
         let is_active = |other| shared.lives.state(other) == ThreadState::Active;
-        let goes_on = (0..shared.threads()).any(|other| other != index && is_active(other));
+        let goes_on = !shared.lives.is_any_shared()
+            && (0..shared.threads()).any(|other| other != index && is_active(other));
         let is_last = self.thread.io.cx.attached.is_alone(number);
         if is_last && !goes_on && self.thread.flows.count > 0 {
             return false;
