@@ -143,6 +143,12 @@ impl Core {
         if !holders::has_nudges() {
             return;
         }
+        // A process that does not run all elastic threads yet could not be given anything on the
+        // others, and would be looked at again only later.
+        let last = self.elastic_count - 1;
+        if elastic != last && self.elastic_threads[last].tx.is_none() {
+            return;
+        }
         let batch = &mut self.elastic_threads[elastic].batch;
         if batch.has_room(thread, u64::BITS as usize) {
             let nudges = holders::take_nudges();

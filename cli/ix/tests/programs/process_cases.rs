@@ -78,7 +78,16 @@ fn on_linux(test: &str, run: &[String]) -> Option<BTreeMap<String, Vec<String>>>
 
 #[test]
 fn sockets_of_several_processes_are_linuxs() {
-    let test = "sockets_of_several_processes_are_linuxs";
+    are_linuxs("sockets_of_several_processes_are_linuxs", 1);
+}
+
+/// Each process runs both elastic threads, and its connections are on either of them.
+#[test]
+fn sockets_of_several_processes_are_linuxs_on_two_elastic_threads() {
+    are_linuxs("sockets_of_several_processes_are_linuxs_on_two_elastic_threads", 2);
+}
+
+fn are_linuxs(test: &str, elastic_threads: usize) {
     let Some(program) = compile(test, "processes") else { return };
     let program = program.to_str().expect("text");
     let known: BTreeMap<&str, &str> = DIFFERS
@@ -90,7 +99,7 @@ fn sockets_of_several_processes_are_linuxs() {
     let run = words(program, &beside);
     let Some(linux) = on_linux(test, &run) else { return };
     assert!(linux.len() >= CASES_MIN, "{} cases", linux.len());
-    let Some(net) = TestNet::new(test, Nic::Afxdp, 1) else { return };
+    let Some(net) = TestNet::new(test, Nic::Afxdp, elastic_threads) else { return };
     let _peer = start_peer(&net, program);
     let run: Vec<&str> = run.iter().map(String::as_str).collect();
     let service = net.start_env(&[], &["--domain", "process"], &run);
