@@ -12,6 +12,7 @@ use ix_report::problem::{Problem, Result};
 use ix_report::report::Row;
 use serde_json::json;
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 /// Help of `ix bench program`.
@@ -21,12 +22,17 @@ pub const HELP: &str = "Measures servers that know nothing of IX, on Linux's soc
     In COMMAND's arguments:\n  \
     {address}  the address to serve at\n  \
     {port}     the port to serve at\n\n\
+    Where none of the protocols fits, --load is the program's own client: a command of the shell, in which \
+    {connections} and {seconds} stand for what is measured.\n\n\
     The last lines compare: each program on IX with the same one on Linux, and each with the first on IX, by the \
     medians, where the load runs on IX and where it runs on Linux.\n\n\
     Examples:\n  \
     ix bench program --protocol http --path / -- ./server-in-go {address}:{port}\n  \
     ix bench program -- ./echo-dynamic {address} {port} -- ./echo-static {address} {port}\n  \
-    ix bench program --protocol memcached --connections 16 -- memcached -u root -l {address} -p {port}";
+    ix bench program --protocol memcached --connections 16 -- memcached -u root -l {address} -p {port}\n  \
+    ix bench program --user $(id -u postgres) --connections 32 --rate 'tps =' --load 'pgbench -h {address} -p {port} \
+    -U postgres -S -c {connections} -T {seconds} postgres' -- /usr/lib/postgresql/15/bin/postgres -D DATA \
+    -c listen_addresses={address} -c port={port}";
 
 /// Connections at a time.
 const CONNECTIONS: [usize; 2] = [1, 64];
@@ -45,6 +51,15 @@ pub struct ProgramArgs {
     /// The page to get
     #[arg(long, value_name = "PATH", default_value = "/")]
     pub path: String,
+    /// Another load in place of --protocol: a command of the shell, at the client's end on Linux
+    #[arg(long, value_name = "COMMAND", requires = "rate")]
+    pub load: Option<String>,
+    /// How the line begins in which that command prints its messages a second
+    #[arg(long, value_name = "WORDS", requires = "load")]
+    pub rate: Option<String>,
+    /// Whom the servers run as, on Linux as well: a user's number
+    #[arg(long, value_name = "N")]
+    pub user: Option<String>,
     /// Flags that all benchmarks share.
     #[command(flatten)]
     pub bench: BenchArgs,
@@ -64,6 +79,18 @@ impl ProgramArgs {
         }
         Ok(commands.into_iter().map(<[String]>::to_vec).collect())
     }
+
+    /// Where the load runs; `None`: wherever it can.
+    fn client(&self) -> Result<Option<Client>> {
+        match (&self.load, self.bench.client) {
+            (None, client) => Ok(client),
+            (Some(_), None | Some(Client::Linux)) => Ok(Some(Client::Linux)),
+            (Some(_), Some(Client::Ix)) => {
+                let why = "the command of --load runs on Linux";
+                Err(Problem::new("cannot use --client ix", why).mend("leave out --client"))
+            }
+        }
+    }
 }
 
 /// A program at a point on one system.
@@ -81,7 +108,7 @@ pub(crate) fn measure(lab: &Lab, args: &ProgramArgs, notes: &mut Vec<String>) ->
     let size = or(&args.bench.size, &[MESSAGE_BYTES])[0];
     let mut all = Vec::new();
     for connections in or(&args.bench.connections, usual) {
-        for setup in setups(lab, args.bench.client)? {
+        for setup in setups(lab, args.client()?)? {
             for (nth, command) in servers.iter().enumerate() {
                 let name = name(&servers, nth);
                 let row = row(lab, setup, connections, size, &name);
@@ -148,14 +175,22 @@ impl Series {
     /// One round with its own server.
     fn measure(&mut self, lab: &Lab, args: &ProgramArgs, seconds: f64, told: &str) -> Result<()> {
         lab.set_offloads(true)?;
-        let serve =
-            Serve { program: Program::Named, arguments: self.command.clone(), ..Serve::default() };
+        let (program, arguments, user) = (Program::Named, self.command.clone(), args.user.clone());
+        let serve = Serve { program, arguments, user, ..Serve::default() };
         let mut server = lab.start(self.setup.server, &serve)?;
-        let load = self.load(args, seconds, &server.address().to_string());
-        let load = lab.start_load(self.setup.client, &load)?;
         let timeout = Duration::from_secs_f64(seconds * 2.0) + SLACK;
-        let result = load.finish_load(&mut server, timeout)?;
-        let figures = lab::figures(&result);
+        let figures = match args.load.as_deref().zip(args.rate.as_deref()) {
+            Some((load, start)) => {
+                let line = self.filled(load, seconds, server.address());
+                let said = lab.run_shell(&line, start, &mut server, timeout)?;
+                vec![("msgs_per_s", rate(&said, start)?)]
+            }
+            None => {
+                let load = self.load(args, seconds, &server.address().to_string());
+                let load = lab.start_load(self.setup.client, &load)?;
+                lab::figures(&load.finish_load(&mut server, timeout)?)
+            }
+        };
         let rate = figures.iter().find(|(key, _)| *key == "msgs_per_s").map_or(0.0, |(_, v)| *v);
         eprintln!(
             "ix: {told}: {} on {}, {} client, {} connections: {rate:.0} messages/s",
@@ -170,6 +205,19 @@ impl Series {
             self.row.add([("forwarded_per_msg", forwarded as f64 / messages)]);
         }
         Ok(())
+    }
+
+    /// The command of `--load`.
+    fn filled(&self, load: &str, seconds: f64, at: SocketAddr) -> String {
+        [
+            ("{address}", at.ip().to_string()),
+            ("{port}", at.port().to_string()),
+            ("{connections}", self.row.connections.to_string()),
+            // Programs that measure for seconds want a whole number.
+            ("{seconds}", seconds.ceil().to_string()),
+        ]
+        .iter()
+        .fold(load.to_owned(), |line, (word, value)| line.replace(word, value))
     }
 
     /// Arguments of `ix load`.
@@ -188,6 +236,17 @@ impl Series {
         words.extend(["--warmup", &warm_up, "--json", "-", "--seconds", &seconds]);
         words.into_iter().map(OsString::from).collect()
     }
+}
+
+/// The number behind these words of a line.
+fn rate(line: &str, words: &str) -> Result<f64> {
+    let rest = line.trim_start().strip_prefix(words).unwrap_or_default().trim_start();
+    let number = rest.split(|c: char| !c.is_ascii_digit() && c != '.').next().unwrap_or_default();
+    number.parse().map_err(|_| {
+        let why = format!("no number follows `{words}` in `{}`", line.trim());
+        Problem::new("cannot read the rate that the load has printed", why)
+            .mend("begin --rate with the first word of its line, and end it before the number")
+    })
 }
 
 fn warm_up(seconds: f64) -> f64 {
@@ -241,6 +300,9 @@ mod tests {
         ProgramArgs {
             protocol: ProtocolName::Echo,
             path: "/".into(),
+            load: None,
+            rate: None,
+            user: None,
             bench: BenchArgs::default(),
             commands: commands.iter().map(|&word| word.to_owned()).collect(),
         }
@@ -255,6 +317,24 @@ mod tests {
         for wrong in [&["one", "--"][..], &["one", "--", "--", "two"]] {
             assert!(args(wrong).servers().is_err(), "{wrong:?}");
         }
+    }
+
+    #[test]
+    fn another_load_runs_on_linux_and_prints_its_rate() {
+        let own = |client| {
+            let mut own = args(&["a"]);
+            (own.load, own.bench.client) = (Some("pgbench".into()), client);
+            own.client()
+        };
+        for client in [None, Some(Client::Linux)] {
+            assert_eq!(own(client).expect("it can"), Some(Client::Linux));
+        }
+        assert!(own(Some(Client::Ix)).is_err());
+        let said = " tps = 7423.516 (without initial connection time)";
+        assert_eq!(rate(said, "tps =").expect("a number"), 7423.516);
+        assert_eq!(rate("Requests/sec:  12", "Requests/sec:").expect("a number"), 12.0);
+        let told = rate("tps = none", "tps =").expect_err("there is none").to_string();
+        assert!(told.contains("no number follows `tps =` in `tps = none`"), "{told}");
     }
 
     #[test]

@@ -59,6 +59,8 @@ pub struct Serve {
     pub behind_on_ix: bool,
     /// The program's own executable, instead of the same program inside `ix`.
     pub file: Option<PathBuf>,
+    /// Whom an unmodified program runs as, if it is another one than `ix`.
+    pub user: Option<String>,
 }
 
 impl Serve {
@@ -103,6 +105,16 @@ impl Serve {
 }
 
 impl Serve {
+    /// The same on Linux: `setpriv` is what `ix run --user` is on IX.
+    pub(super) fn of_unmodified_on_linux(&self, address: IpAddr, port: u16) -> Vec<OsString> {
+        let mut words: Vec<OsString> = Vec::new();
+        if let Some(user) = &self.user {
+            words.extend(["setpriv", "--reuid", user, "--clear-groups"].map(Into::into));
+        }
+        words.extend(self.of_unmodified(address, port));
+        words
+    }
+
     /// Name and arguments of an unmodified program; memcached's are those of IX's bench_memcached.
     pub(super) fn of_unmodified(&self, address: IpAddr, port: u16) -> Vec<OsString> {
         if self.program == Program::Named {

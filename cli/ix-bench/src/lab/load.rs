@@ -65,6 +65,23 @@ impl Lab {
         Ok(Load { process: Process::start(command, &format!("{} client", host.system()))? })
     }
 
+    /// Runs a command of the shell at the client's end on Linux, to its end; returns the first line
+    /// of its output that begins with `start`.
+    pub fn run_shell(
+        &self,
+        line: &str,
+        start: &str,
+        server: &mut Server,
+        timeout: Duration,
+    ) -> Result<String> {
+        let mut command = self.client.command("sh", Some(self.cpus.1));
+        command.args(["-c", line]);
+        let mut process = Process::start_group(command, "load")?;
+        let said = process.wait_for_line(start, timeout);
+        let said = said.and_then(|said| process.wait_for_end().map(|()| said));
+        server.process.check().and(said)
+    }
+
     /// Runs a program under `ix run` at the client's end, to its end; returns its output. A tap has
     /// one end of IX only, which the program has then: see [`Lab::start_for_client`].
     pub fn run_at_client(&self, flags: &[&str], args: &[OsString]) -> Result<String> {

@@ -62,7 +62,7 @@ impl Lab {
         self.set_queues(cpus.len())?;
         let (command, address, on_tap) = match (host, self.device) {
             (Host::Linux { .. }, _) if serve.program.is_unmodified() => {
-                let words = serve.of_unmodified(self.at(LINUX_SERVER), port);
+                let words = serve.of_unmodified_on_linux(self.at(LINUX_SERVER), port);
                 let mut command = self.server.command(&words[0], Some(cpus[0]));
                 command.args(&words[1..]);
                 (command, self.at(LINUX_SERVER), false)
@@ -209,6 +209,7 @@ impl Lab {
         };
         let mut flags = batch.unwrap_or_default();
         flags.extend(serve.run_flags.iter().map(std::ffi::OsString::from));
+        flags.extend(serve.user.iter().flat_map(|user| ["--user".into(), user.into()]));
         if !flags.iter().any(|flag| flag == "--domain") {
             flags.extend(["--domain", domain.name()].map(Into::into));
         }
