@@ -193,6 +193,9 @@ impl Core {
         let local = local.filter(|at| !family::is_wildcard(at.ip()));
         let mut stream = Stream::new(Phase::ToAccept, handle, peer, local);
         (stream.queued_at, stream.place_at) = (Some(listener), place_at);
+        if place_at.is_none() {
+            stream.legacy_told = Stream::LEGACY_OF_GIVER;
+        }
         stream.unsent_low = options.unsent_limit();
         let defer_us = u64::from(options.defer_accept_s) * 1_000_000;
         if defer_us > 0 {

@@ -137,6 +137,10 @@ pub struct Stream {
 }
 
 impl Stream {
+    /// What the dataplane was told of a connection that another process has given: that process may
+    /// have left it to others at its own end, and the word stays until another one is said.
+    pub const LEGACY_OF_GIVER: u64 = u64::MAX;
+
     /// A connection in this phase.
     pub fn new(
         phase: Phase,

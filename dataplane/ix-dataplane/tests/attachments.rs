@@ -542,30 +542,6 @@ fn what_a_process_has_left_to_others_is_theirs_when_it_ends() {
     assert!(matches!(two.go(0)[..], [Event::Recv { cookie: 5, .. }]));
 }
 
-/// Who has left a connection to others at its own end gives it away before: that holds until the
-/// other process accepts, and not at the end of that one.
-#[test]
-fn what_a_former_owner_has_left_to_others_is_theirs_no_more() {
-    for accepts in [false, true] {
-        let mut two = Two::new();
-        two.listen(1);
-        two.run(0, &[]);
-        let (_peer, handle) = two.connection(1000, 1);
-        let left = Call::Give { handle, to: ix_abi::GIVE_AT_END, token: 9 };
-        let give = Call::Give { handle, to: 0, token: 1 };
-        assert_eq!(two.run(1, &[left, give]).0, [0; 2]);
-        let (_, events) = two.run(0, &[]);
-        assert!(matches!(events[..], [Event::Given { token: 1, .. }]), "{events:?}");
-        if accepts {
-            assert_eq!(two.run(0, &[Call::Accept { handle, cookie: 5 }]).0, [0]);
-        }
-        two.rig.threads[0].elastic.end_process(0, two.now_us);
-        let (_, events) = two.run(1, &[]);
-        let comes_back = matches!(events[..], [Event::Given { token: 9, .. }]);
-        assert_eq!((comes_back, events.is_empty()), (!accepts, accepts), "{events:?}");
-    }
-}
-
 #[test]
 fn a_listener_in_reserve_gets_what_nobody_else_would() {
     let mut two = Two::new();

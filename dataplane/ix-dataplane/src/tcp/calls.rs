@@ -111,8 +111,6 @@ impl Tcp {
         }
         flow.socket.cookie = cookie;
         flow.socket.holder = Holder::Application;
-        // What a former owner has left to others is this one's now.
-        flow.socket.sendq.bequeath(0);
         if let Some(mtu) = cx.io.cx.route_mtu(flow.tcb.tuple().remote) {
             flow.tcb.limit_segments(mtu.saturating_sub(ix_tcp::HEADER_BYTES));
         }
