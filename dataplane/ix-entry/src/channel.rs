@@ -8,8 +8,13 @@ use ix_sys::process::Process;
 use ix_sys::socket::{self, Message};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Mutex;
 
 const _: () = assert!(MESSAGE_FDS_MAX == socket::MESSAGE_FDS_MAX);
+
+/// Where a message is received. A block for the longest would be taken from the system, and given
+/// back, for each: three calls and a page of 2 MB, in each process that attaches.
+static ROOM: Mutex<[u8; MESSAGE_BYTES_MAX]> = Mutex::new([0; MESSAGE_BYTES_MAX]);
 
 /// One end of the socket. Both ends belong to the same release, so there is no version to agree on.
 #[derive(Debug)]
@@ -101,12 +106,17 @@ impl Channel {
     }
 
     fn receive_with(&self, flags: i32) -> io::Result<Option<(Vec<u8>, Vec<OwnedFd>)>> {
-        let mut bytes = vec![0u8; MESSAGE_BYTES_MAX];
-        let message = self.receive_into(&mut bytes, flags)?;
-        Ok(message.map(|message| {
-            bytes.truncate(message.bytes);
-            (bytes, message.fds)
-        }))
+        // Another thread may wait with it.
+        let (mut room, mut own);
+        let bytes = if let Ok(free) = ROOM.try_lock() {
+            room = free;
+            &mut room[..]
+        } else {
+            own = vec![0u8; MESSAGE_BYTES_MAX];
+            &mut own[..]
+        };
+        let message = self.receive_into(bytes, flags)?;
+        Ok(message.map(|message| (bytes[..message.bytes].to_vec(), message.fds)))
     }
 
     fn receive_into(&self, bytes: &mut [u8], flags: i32) -> io::Result<Option<Message>> {
