@@ -48,6 +48,11 @@ pub fn run(
         return (core, CycleEnd::Otherwise);
     };
     core.elastic_threads[index].role = role;
+    if role == Role::Program
+        && let Some(alarm) = &mut core.elastic_threads[index].helper_sleeps
+    {
+        alarm.goes_in();
+    }
     let left = core.emit(index, thread);
     let looks_us = core.looks_us;
     let own = &mut core.elastic_threads[index];
@@ -93,9 +98,9 @@ pub fn run(
         core.wake(wake_fd);
     }
     if role == Role::Program
-        && let Some(wake_fd) = core.elastic_threads[index].helper_sleeps.take()
+        && let Some(alarm) = &mut core.elastic_threads[index].helper_sleeps
     {
-        core.wake(wake_fd);
+        alarm.came_out();
     }
     if signals::are_kept() {
         drop(core);

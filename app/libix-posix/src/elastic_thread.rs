@@ -3,8 +3,8 @@
 //! use it, because the state of all sockets is behind one lock. Different elastic threads run
 //! cycles at the same time.
 use crate::confined::{ELASTIC_THREADS_MAX, Locked};
-use crate::pid;
 use crate::slab::Id;
+use crate::{clock, pid, wake};
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU32, Ordering};
 use libix::engine::{Batch, Memory};
@@ -29,6 +29,55 @@ pub struct Seen {
 impl Seen {
     /// None.
     pub const NONE: Seen = Seen { spare: 0, free: 0 };
+}
+
+/// Wakes a sleeping helper when the program has run no cycle for a [`TICK`].
+///
+/// Most cycles are followed by another one sooner, so the helper of a process that runs some now
+/// and then, one of many, is not woken at all. With one that runs many it looks each tick instead.
+#[derive(Clone, Copy, Debug)]
+pub struct Alarm {
+    timer: RawFd,
+    is_set: bool,
+    /// How often it was set, each time soon after the last one, and when that was, µs.
+    often: u32,
+    set_us: u64,
+}
+
+impl Alarm {
+    /// Setting it so often costs more than a helper that looks each tick.
+    const OFTEN: u32 = 4;
+    /// Soon: within this time, µs.
+    const SOON_US: u64 = 5_000;
+
+    /// Not set.
+    pub const fn new(timer: RawFd) -> Alarm {
+        Alarm { timer, is_set: false, often: 0, set_us: 0 }
+    }
+
+    /// The program has come out of a cycle.
+    pub fn came_out(&mut self) {
+        if !self.is_set {
+            let now_us = clock::now_us();
+            let is_soon = now_us < self.set_us + Alarm::SOON_US;
+            self.often = if is_soon { self.often + 1 } else { 0 };
+            (self.is_set, self.set_us) = (true, now_us);
+            wake::set_timer(self.timer, TICK);
+        }
+    }
+
+    /// It runs another one.
+    pub fn goes_in(&mut self) {
+        if self.is_set && self.often < Alarm::OFTEN {
+            self.is_set = false;
+            wake::set_timer(self.timer, Duration::ZERO);
+        }
+    }
+
+    /// Wakes the helper at once.
+    pub fn ring(self) {
+        wake::set_timer(self.timer, Duration::from_nanos(1));
+    }
 }
 
 /// The driver of an elastic thread.
@@ -91,8 +140,8 @@ pub struct ElasticThread {
     pub role: Role,
     /// Wake descriptors of threads of the program that want to drive it.
     pub wants_role: Vec<RawFd>,
-    /// The helper's wake descriptor while it sleeps without a time limit.
-    pub helper_sleeps: Option<RawFd>,
+    /// The helper while it sleeps without a time limit.
+    pub helper_sleeps: Option<Alarm>,
     /// The driver was told to come out.
     pub kicked: bool,
     /// How many cycles it has run.

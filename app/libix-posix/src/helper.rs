@@ -1,6 +1,6 @@
 //! The helper: a thread of ours for each elastic thread. It drives when no thread of the program
 //! has run a cycle for a millisecond, so that peers are answered while the program computes.
-use crate::elastic_thread::{Role, TICK};
+use crate::elastic_thread::{Alarm, Role, TICK};
 use crate::lock::lock;
 use crate::state::Core;
 use crate::{cycle, fds, filtered, kept_numbers, quiet_sets, signals, wake};
@@ -18,7 +18,7 @@ pub fn start(core: &mut Core) {
     unsafe { libc::syscall(libc::SYS_close, fd) };
     for elastic in 0..core.elastic_count {
         // Made here: the process may have no descriptor left when the thread begins.
-        let wake_fd = wake::new_fd();
+        let wake_fd = wake::new_timer();
         signals::spawn("ix-helper", move || help(elastic, wake_fd));
     }
 }
@@ -33,6 +33,7 @@ fn help(index: usize, wake_fd: RawFd) {
         let rest = numbers.give_back_if_quiet(&mut core);
         let stays_out = core.stay_out > 0;
         let own = &mut core.elastic_threads[index];
+        own.helper_sleeps = None;
         let unchanged = own.cycle == seen;
         seen = own.cycle;
         let is_free = own.role == Role::Free && own.wants_role.is_empty() && !stays_out;
@@ -47,7 +48,7 @@ fn help(index: usize, wake_fd: RawFd) {
         }
         let idle = own.role == Role::Program && unchanged;
         if idle {
-            own.helper_sleeps = Some(wake_fd);
+            own.helper_sleeps = Some(Alarm::new(wake_fd));
         }
         let quiet_sets = core.quiet_sets.filter(|_| index == 0);
         drop(core);

@@ -7,7 +7,7 @@
 //! the new one takes its place, which it does when no thread reads there: unread bytes of
 //! connections are copied before. Received datagrams that the program has not read are lost.
 use crate::confined::THREADS;
-use crate::elastic_thread::{ElasticThread, Pending, Role, cookie};
+use crate::elastic_thread::{Alarm, ElasticThread, Pending, Role, cookie};
 use crate::lock::Guard;
 use crate::slab::Id;
 use crate::socket::Kind;
@@ -35,9 +35,8 @@ pub fn recover(mut core: Guard, elastic: usize) -> Guard {
         }
         core.wake_would_be_drivers();
         for elastic in 0..core.elastic_count {
-            if let Some(wake_fd) = core.elastic_threads[elastic].helper_sleeps.take() {
-                core.wake(wake_fd);
-            }
+            let helper = core.elastic_threads[elastic].helper_sleeps.take();
+            helper.into_iter().for_each(Alarm::ring);
         }
     }
     core

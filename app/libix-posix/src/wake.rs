@@ -3,6 +3,7 @@ use crate::fds;
 use crate::{log, pid, real};
 use std::cell::RefCell;
 use std::os::fd::RawFd;
+use std::time::Duration;
 
 /// Wakes the thread that sleeps on this descriptor.
 #[cold]
@@ -27,6 +28,10 @@ pub fn new_fd() -> RawFd {
     // SAFETY: no pointers.
     let fd =
         unsafe { libc::syscall(libc::SYS_eventfd2, 0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) };
+    out_of_the_way(fd)
+}
+
+fn out_of_the_way(fd: libc::c_long) -> RawFd {
     if fd < 0 {
         log::fatal("no descriptor to wake a thread with: raise `ulimit -n`");
     }
@@ -39,6 +44,27 @@ pub fn new_fd() -> RawFd {
         }
         None => fd,
     }
+}
+
+/// The same that [`set_timer`] wakes.
+pub fn new_timer() -> RawFd {
+    // SAFETY: no pointers.
+    let fd = unsafe {
+        let flags = libc::TFD_NONBLOCK | libc::TFD_CLOEXEC;
+        libc::syscall(libc::SYS_timerfd_create, libc::CLOCK_MONOTONIC, flags)
+    };
+    out_of_the_way(fd)
+}
+
+/// Wakes the thread that sleeps on this descriptor of [`new_timer`] after a time below a second;
+/// zero: does not.
+pub fn set_timer(timer: RawFd, after: Duration) {
+    let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let after = libc::timespec { tv_sec: 0, tv_nsec: after.subsec_nanos().into() };
+    let once = libc::itimerspec { it_interval: zero, it_value: after };
+    real::own_call();
+    // SAFETY: reads a local; the old value is not asked for.
+    unsafe { libc::syscall(libc::SYS_timerfd_settime, timer, 0, &raw const once, 0) };
 }
 
 /// The calling thread's wake descriptor. A forked child does not share its parent's.
