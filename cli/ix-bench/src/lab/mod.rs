@@ -489,6 +489,8 @@ fn prepare(server: &Namespace, client: &Namespace) -> std::result::Result<(), ix
             ("net/ipv4/tcp_max_syn_backlog", "65535"),
             ("net/ipv4/tcp_tw_reuse", "1"),
             ("net/ipv4/tcp_max_tw_buckets", "16384"),
+            // A server of any user may have the benchmarks' port.
+            ("net/ipv4/ip_unprivileged_port_start", "0"),
         ] {
             end.set_sysctl(path, value)?;
         }
