@@ -179,8 +179,8 @@ pub const TABLE: &[Row] = &[
     ),
     (
         "io_uring_setup, io_uring_enter, io_uring_register (by syscall(), by liburing, or by the program's own instructions where those come here)",
-        "Linux's, for its own files. Of operations on a socket of IX `close`, `epoll_ctl`, `shutdown`, `bind` and `listen` are done at once, as is `socket`; the others complete with EOPNOTSUPP, and the log says so once. A program that asks which operations there are (IORING_REGISTER_PROBE) finds those of sockets missing. IORING_SETUP_SQPOLL: EPERM; IORING_REGISTER_RING_FDS, IORING_SETUP_REGISTERED_FD_ONLY: EINVAL",
-        "programs_with_io_uring_fall_back_to_epoll",
+        "Linux's, for its own files. Of operations on a socket of IX `close`, `epoll_ctl`, `shutdown`, `bind` and `listen` are done at once, as is `socket`; ACCEPT (multishot too), RECV, RECVMSG, SEND, SENDMSG, READ, READV, WRITE, WRITEV and POLL_ADD (once) wait as on Linux, and ASYNC_CANCEL and POLL_REMOVE end them; the others, links, buffers of a group and registered files complete with EOPNOTSUPP, and the log says so once. A program that asks which operations there are (IORING_REGISTER_PROBE) finds CONNECT, zero copy and EPOLL_WAIT missing. IORING_SETUP_SQPOLL: EPERM; IORING_REGISTER_RING_FDS, IORING_SETUP_REGISTERED_FD_ONLY: EINVAL",
+        "programs_with_io_uring_have_sockets_of_ix",
     ),
     (
         "other direct system calls, calls inside the C library (stdio on a socket, getaddrinfo)",

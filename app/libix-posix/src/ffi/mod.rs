@@ -11,11 +11,13 @@ mod allocate;
 pub mod descriptors;
 mod direct;
 pub mod execute;
+mod own_ring;
 pub mod passing;
 pub mod process;
 pub mod sockets;
 pub mod transfer;
 pub mod uring;
+pub mod uring_waits;
 pub mod waits;
 
 use crate::ops::{self, Instead, Outcome};

@@ -114,6 +114,32 @@ pub unsafe extern "C" fn accept4(
     len: *mut socklen_t,
     flags: c_int,
 ) -> c_int {
+    // SAFETY: `accept_as` demands no more than this function does.
+    unsafe { accept_as(fd, address, len, (flags, true)) }
+}
+
+/// `accept4` on a socket of IX, which does not wait.
+///
+/// # Safety
+/// As `accept4`.
+pub(super) unsafe fn accept_now(
+    fd: c_int,
+    address: *mut sockaddr,
+    len: *mut socklen_t,
+    flags: c_int,
+) -> c_int {
+    // SAFETY: `accept_as` demands no more than this function does.
+    unsafe { accept_as(fd, address, len, (flags, false)) }
+}
+
+/// # Safety
+/// As `accept4`.
+unsafe fn accept_as(
+    fd: c_int,
+    address: *mut sockaddr,
+    len: *mut socklen_t,
+    (flags, waits): (c_int, bool),
+) -> c_int {
     // SAFETY: the C library's `accept4` gets the program's own arguments.
     let on_linux =
         || kept_numbers::lowest(unsafe { real::accept4(fd, address, len, flags) }, flags);
@@ -133,7 +159,7 @@ pub unsafe extern "C" fn accept4(
     };
     cancel::point(|| {
         // `accept` holds the lock while it asks Linux; `lowest` takes it afterwards.
-        match ops::accept(fd, flags, as_it_comes) {
+        match ops::accept(fd, (flags, waits), as_it_comes) {
             Ok((new, Some((peer, ipv6)))) => {
                 // SAFETY: the program's own length, which waits for this call.
                 let room = unsafe { mem::check_room(address, len) };

@@ -1,10 +1,10 @@
 //! The calls of io_uring, which have no functions in the C library: [`crate::uring`] says what
 //! becomes of their operations.
 use super::direct::bare;
-use super::{descriptors, sockets, waits};
+use super::{descriptors, sockets, uring_waits, waits};
 use crate::lock::lock;
 use crate::mem::is_possible;
-use crate::uring::{self, Call, Entry, Fate, Params, Ring};
+use crate::uring::{self, Call, Cancels, Entry, Fate, Params, Ring};
 use crate::{fds, kept_numbers, log, numbers, real};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use libc::{c_int, c_long};
@@ -25,7 +25,7 @@ pub fn are_any() -> bool {
 }
 
 /// Returns what a system call returns: an error as a negative number.
-fn linux(result: c_int) -> c_long {
+pub(super) fn linux(result: c_int) -> c_long {
     if result < 0 { -c_long::from(real::errno()) } else { result.into() }
 }
 
@@ -121,20 +121,26 @@ fn forget(rings: &mut Vec<Ring>, which: impl Fn(&Ring) -> bool) {
 /// The program closes Linux's descriptors with these numbers.
 #[cold]
 pub fn closes(first: u32, last: u32) {
-    forget(&mut lock().rings, |ring| (first..=last).contains(&(ring.fd as u32)));
+    let mut core = lock();
+    let goes = |ring: &Ring| (first..=last).contains(&(ring.fd as u32));
+    let gone: Vec<RawFd> =
+        core.rings.iter().filter(|ring| goes(ring)).map(|ring| ring.fd).collect();
+    forget(&mut core.rings, goes);
+    drop(core);
+    gone.into_iter().for_each(uring_waits::forget);
 }
 
-/// Before `io_uring_enter`: looks at the entries that Linux will take. Returns an error that the
-/// call returns instead.
+/// Before `io_uring_enter`: looks at the entries that Linux will take. Returns the ring, if it is
+/// known, or an error that the call returns instead.
 ///
 /// # Safety
 /// As the system call.
-pub unsafe fn before_enter(fd: c_int, count: u32, flags: u64) -> Result<(), c_int> {
+unsafe fn before_enter(fd: c_int, count: u32, flags: u64) -> Result<Option<Ring>, c_int> {
     if flags & ENTER_REGISTERED_RING != 0 {
         return Err(libc::EINVAL);
     }
     let found = lock().rings.iter().find(|ring| ring.fd == fd).copied();
-    let Some(ring) = found.filter(|ring| !ring.memory.contains(&0)) else { return Ok(()) };
+    let Some(ring) = found.filter(|ring| !ring.memory.contains(&0)) else { return Ok(None) };
     let offsets = &ring.params.submission;
     let word = |offset: u32| {
         let at = (ring.memory[0] + u64::from(offset)) as usize;
@@ -145,6 +151,7 @@ pub unsafe fn before_enter(fd: c_int, count: u32, flags: u64) -> Result<(), c_in
         let head = (*word(offsets.head)).load(Ordering::Relaxed);
         let tail = (*word(offsets.tail)).load(Ordering::Acquire);
         let entries = ring.params.entries;
+        let mut linked = false;
         for nth in 0..tail.wrapping_sub(head).min(count).min(entries) {
             let slot = head.wrapping_add(nth) & (entries - 1);
             let index = match ring.params.flags & uring::SETUP_NO_SQARRAY {
@@ -154,26 +161,71 @@ pub unsafe fn before_enter(fd: c_int, count: u32, flags: u64) -> Result<(), c_in
             if index < entries {
                 let at = index as usize * entry_bytes(ring.params.flags);
                 let at = ring.memory[1] as usize + at;
-                look(core::ptr::with_exposed_provenance_mut(at));
+                linked = look(&ring, core::ptr::with_exposed_provenance_mut(at), linked);
             }
         }
     }
-    Ok(())
+    Ok(Some(ring))
 }
 
+/// `io_uring_enter`. `None`: it is Linux's, with the entries as they are now.
+///
+/// # Safety
+/// As the system call.
+pub unsafe fn enter(arguments: [c_long; 6]) -> Option<c_long> {
+    let [fd, count, _, flags, ..] = arguments;
+    // SAFETY: the caller's promise.
+    unsafe {
+        match before_enter(fd as c_int, count as u32, flags as u64) {
+            Ok(ring) => uring_waits::enter(&ring?, arguments),
+            Err(errno) => Some(-c_long::from(errno)),
+        }
+    }
+}
+
+/// Ends operations that wait here. Returns what the entry that wants it completes with; `None`:
+/// Linux looks among its own.
+fn cancel(ring: &Ring, cancels: Cancels) -> Option<i32> {
+    let ended = match cancels {
+        Cancels::Number(number, all) => {
+            uring_waits::cancel(ring.fd, |entry| entry.user_data == number, all)
+        }
+        Cancels::Descriptor(fd, all) => uring_waits::cancel(ring.fd, |entry| entry.fd == fd, all),
+        Cancels::Any => {
+            uring_waits::cancel(ring.fd, |_| true, true);
+            return None;
+        }
+    };
+    let many = matches!(cancels, Cancels::Number(_, true) | Cancels::Descriptor(_, true));
+    (ended > 0).then_some(if many { ended as i32 } else { 0 })
+}
+
+/// Returns whether the next entry depends on this one.
+///
 /// # Safety
 /// An entry of the program's that Linux has not taken yet.
-unsafe fn look(at: *mut Entry) {
+unsafe fn look(ring: &Ring, at: *mut Entry, linked: bool) -> bool {
     // SAFETY: the caller's promise.
     unsafe {
         let entry = at.read_volatile();
-        let result = match entry.fate(fds::get) {
-            Fate::Linux if !entry.registers().is_some_and(|(at, n)| has_ours(at, n)) => return,
+        let links = entry.is_linked();
+        if let Some(result) = entry.cancels().and_then(|cancels| cancel(ring, cancels)) {
+            at.write_volatile(entry.completed(result));
+            return links;
+        }
+        let result = match entry.fate(fds::get, linked) {
+            Fate::Waits(waits) => {
+                at.write_volatile(uring_waits::begin(ring, &entry, waits));
+                return links;
+            }
+            Fate::Linux if !entry.registers().is_some_and(|(at, n)| has_ours(at, n)) => {
+                return links;
+            }
             Fate::Linux => -libc::EOPNOTSUPP,
             Fate::LinuxCloses(fd) => {
                 numbers::freed(fd);
                 closes(fd as u32, fd as u32);
-                return;
+                return links;
             }
             Fate::Refused(errno) => -errno,
             Fate::Now(call) => make(call) as i32,
@@ -182,6 +234,7 @@ unsafe fn look(at: *mut Entry) {
             refused();
         }
         at.write_volatile(entry.completed(result));
+        links
     }
 }
 
@@ -211,7 +264,7 @@ unsafe fn make(call: Call) -> c_long {
 fn refused() {
     log::once(
         log::Once::Uring,
-        "the program uses io_uring for a socket of IX, which Linux's io_uring does not reach: such \
+        "the program uses io_uring for a socket of IX in a way that only Linux's sockets have: such \
          operations complete with EOPNOTSUPP, at which programs use epoll; configure it so, or run \
          it with --posix off",
     );
@@ -302,11 +355,10 @@ pub unsafe fn call(number: c_long, arguments: [c_long; 6]) -> c_long {
         if number == libc::SYS_io_uring_setup {
             return setup(a as u64, core::ptr::with_exposed_provenance_mut(b as usize));
         }
-        let before = match number {
-            libc::SYS_io_uring_enter => before_enter(a as c_int, b as u32, d as u64),
-            _ => before_register(b as u32, c as u64, d as u32),
-        };
-        if let Err(errno) = before {
+        if number == libc::SYS_io_uring_enter {
+            return enter(arguments).unwrap_or_else(|| bare(number, arguments));
+        }
+        if let Err(errno) = before_register(b as u32, c as u64, d as u32) {
             return -c_long::from(errno);
         }
         let result = bare(number, arguments);

@@ -11,7 +11,10 @@ use std::time::{Duration, Instant};
 ///
 /// # Safety
 /// `mask` is null or points to a mask.
-unsafe fn with_mask<R>(mask: *const sigset_t, call: impl FnOnce() -> Outcome<R>) -> Outcome<R> {
+pub(super) unsafe fn with_mask<R>(
+    mask: *const sigset_t,
+    call: impl FnOnce() -> Outcome<R>,
+) -> Outcome<R> {
     signals::reset();
     if mask.is_null() {
         return call();

@@ -145,10 +145,11 @@ pub fn listens(core: &mut Core, id: Id, backlog: usize, both: bool) {
 }
 
 /// `accept4`. `on_linux` makes the call for the Linux socket under the descriptor, which does not
-/// block. Returns the new descriptor, and the peer if the connection is IX's.
+/// block. Returns the new descriptor, and the peer if the connection is IX's. `waits`: unless the
+/// listener is one that does not.
 pub fn accept(
     fd: RawFd,
-    flags: i32,
+    (flags, waits): (i32, bool),
     on_linux: impl Fn() -> i32,
 ) -> Outcome<(RawFd, Option<(SocketAddr, bool)>)> {
     if flags & !(SOCK_NONBLOCK | SOCK_CLOEXEC) != 0 {
@@ -159,7 +160,7 @@ pub fn accept(
     let id = socket_of(&mut core, fd)?;
     core.sees_file_flags(id);
     let Some(socket) = core.sockets.get_mut(id) else { return Err(libc::EBADF.into()) };
-    let (nonblocking, timeout) = (socket.nonblocking, socket.options.receive_timeout);
+    let (nonblocking, timeout) = (socket.nonblocking || !waits, socket.options.receive_timeout);
     let both = match &socket.kind {
         Kind::Linux | Kind::Idle { .. } | Kind::Lost => return Err(Instead::Linux),
         Kind::Listener(listener) => listener.both,

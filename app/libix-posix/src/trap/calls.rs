@@ -244,11 +244,11 @@ pub fn plain(number: i64, arguments: [u64; 6]) -> Option<Outcome> {
             libc::SYS_poll => linux(waits::poll(at(a), b, c as c_int)),
             libc::SYS_select => linux(waits::select(fd, at(b), at(c), at(d), at(e))),
             libc::SYS_io_uring_setup => Outcome::Done(uring::setup(a, at(b))),
-            libc::SYS_io_uring_enter => match uring::before_enter(fd, b as u32, d) {
-                // It may wait, as the program itself.
-                Ok(()) => Outcome::Linux,
-                Err(errno) => Outcome::Done(-c_long::from(errno)),
-            },
+            libc::SYS_io_uring_enter => {
+                let arguments = [a, b, c, d, e, f].map(|argument| argument as c_long);
+                // Linux's may wait, as the program itself.
+                uring::enter(arguments).map_or(Outcome::Linux, Outcome::Done)
+            }
             libc::SYS_io_uring_register => {
                 let arguments = [a, b, c, d, e, f].map(|argument| argument as c_long);
                 Outcome::Done(uring::call(number, arguments))

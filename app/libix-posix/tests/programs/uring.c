@@ -40,10 +40,12 @@ static long by_hand(long number, long a, long b, long c, long d, long e, long f)
     }
     return number;
 }
-#define call(number, a, b, c, d) by_hand(number, (long)(a), (long)(b), (long)(c), (long)(d), 0, 0)
+#define call6(number, a, b, c, d, e, f)                                                            \
+    by_hand(number, (long)(a), (long)(b), (long)(c), (long)(d), (long)(e), (long)(f))
 #else
-#define call(number, a, b, c, d) syscall(number, a, b, c, d, 0, 0)
+#define call6(number, a, b, c, d, e, f) syscall(number, a, b, c, d, e, f)
 #endif
+#define call(number, a, b, c, d) call6(number, a, b, c, d, 0, 0)
 
 static void fail(const char *what)
 {
@@ -80,25 +82,39 @@ static void begin(void)
     done = (struct io_uring_cqe *)(cq + params.cq_off.cqes);
 }
 
+/* Begins an operation; `least` completions are waited for. */
+static void begins(struct io_uring_sqe entry, unsigned long long number, int least)
+{
+    unsigned at = *tail & *mask;
+    entry.user_data = number;
+    entries[at] = entry;
+    array[at] = at;
+    __atomic_store_n(tail, *tail + 1, __ATOMIC_RELEASE);
+    if (call(SYS_io_uring_enter, ring, 1, least, least ? IORING_ENTER_GETEVENTS : 0) != 1)
+        fail("io_uring_enter");
+}
+
+/* Whether there is a completion, which is taken. */
+static int has_come(struct io_uring_cqe *completion)
+{
+    if (*done_head == __atomic_load_n(done_tail, __ATOMIC_ACQUIRE))
+        return 0;
+    *completion = done[*done_head & *done_mask];
+    __atomic_store_n(done_head, *done_head + 1, __ATOMIC_RELEASE);
+    return 1;
+}
+
 /* Makes one operation and waits for its completion; returns its result. */
 static int does(struct io_uring_sqe entry)
 {
     static unsigned long long number;
-    unsigned at = *tail & *mask;
-    entry.user_data = ++number;
-    entries[at] = entry;
-    array[at] = at;
-    __atomic_store_n(tail, *tail + 1, __ATOMIC_RELEASE);
-    if (call(SYS_io_uring_enter, ring, 1, 1, IORING_ENTER_GETEVENTS) != 1)
-        fail("io_uring_enter");
-    if (*done_head == __atomic_load_n(done_tail, __ATOMIC_ACQUIRE))
+    struct io_uring_cqe completion;
+    begins(entry, ++number, 1);
+    if (!has_come(&completion))
         fail("no completion");
-    struct io_uring_cqe *completion = &done[*done_head & *done_mask];
-    if (completion->user_data != number)
+    if (completion.user_data != number)
         fail("another completion");
-    int result = completion->res;
-    __atomic_store_n(done_head, *done_head + 1, __ATOMIC_RELEASE);
-    return result;
+    return completion.res;
 }
 
 static void says(const char *what, int result)
@@ -180,6 +196,33 @@ int main(int argc, char **argv)
     says("send", result);
     if (result < 0 && send(fd, room, n, MSG_NOSIGNAL) != n)
         fail("send");
+
+    /* One that waits in vain, and is ended. */
+    enum { VAIN = 1000, END, AGAIN };
+    begins((struct io_uring_sqe){ .opcode = IORING_OP_RECV, .fd = fd, .len = sizeof room,
+                                  .addr = (unsigned long)room }, VAIN, 0);
+    struct __kernel_timespec time = { .tv_nsec = 50000000 };
+    struct io_uring_getevents_arg limit = { .ts = (unsigned long)&time };
+    int flags = IORING_ENTER_GETEVENTS | IORING_ENTER_EXT_ARG;
+    int waited = call6(SYS_io_uring_enter, ring, 0, 1, flags, &limit, sizeof limit);
+    printf("in vain: %s\n", waited < 0 ? strerror(errno) : "done");
+    begins((struct io_uring_sqe){ .opcode = IORING_OP_ASYNC_CANCEL, .fd = -1, .addr = VAIN }, END, 2);
+    struct io_uring_cqe one;
+    while (has_come(&one))
+        says(one.user_data == VAIN ? "ended" : "end", one.res);
+
+    /* One that goes on, and of which nobody asks Linux. */
+    begins((struct io_uring_sqe){ .opcode = IORING_OP_ACCEPT, .fd = listener,
+                                  .ioprio = IORING_ACCEPT_MULTISHOT }, AGAIN, 0);
+    puts("again");
+    for (int i = 0; i < 2; i++) {
+        struct pollfd own = { ring, POLLIN, 0 };
+        if (poll(&own, 1, 10000) != 1 || !has_come(&one) || one.user_data != AGAIN)
+            fail("nothing more has come");
+        printf("accept %d: %s\n", i, one.res < 0 ? strerror(-one.res) : "done");
+        printf("goes on %d: %d\n", i, !!(one.flags & IORING_CQE_F_MORE));
+        close(one.res);
+    }
     says("shut down", OP(SHUTDOWN, .fd = fd, .len = SHUT_WR));
     if (recv(fd, room, 1, 0) != 0)
         fail("the end");

@@ -54,8 +54,9 @@ pub const URING: Program = Program {
     name: "programs with io_uring",
     version: "liburing 2.3",
     started: "./server 10.0.0.2 80 FILE",
-    test: "programs_with_io_uring_fall_back_to_epoll",
+    test: "programs_with_io_uring_have_sockets_of_ix",
     shown: "each operation on a socket of IX, by syscall(), by instructions beside liburing, and in a \
             static program; files by io_uring meanwhile",
-    watch: "operations that wait for sockets of IX fail with EOPNOTSUPP: the program must know epoll",
+    watch: "links, buffers of a group, registered files and CONNECT fail with EOPNOTSUPP on sockets of \
+            IX: the program must do without them there",
 };
