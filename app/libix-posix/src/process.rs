@@ -1,7 +1,5 @@
 //! The start and the end of this library in a process, and in forked children.
 use crate::elastic_thread::{self, ElasticThread, Role};
-#[cfg(not(test))]
-use crate::ffi::uring_waits;
 use crate::interface::{Interfaces, linux_networks};
 use crate::lock::{Guard, lock, try_lock};
 use crate::route::{self, Routes};
@@ -390,8 +388,6 @@ impl Core {
         (self.in_reserve, self.executing) = (false, false);
         // Their second mapping is the parent's.
         self.rings.clear();
-        #[cfg(not(test))]
-        uring_waits::forked();
         self.asks_again = None;
         self.cancelled.clear();
         if let Some(fd) = self.quiet_sets.take() {

@@ -3,8 +3,8 @@
 //! Linux would find the file that stands under the number of such a socket, which is not the
 //! connection. So before Linux is told of new entries, those about descriptors of IX are looked at.
 //! What needs no waiting is done at once, and the entry becomes one that does nothing and completes
-//! with its result. What servers wait for is kept ([`crate::ffi::uring_waits`]). The others complete
-//! with EOPNOTSUPP, at which programs go on with `epoll`.
+//! with its result. What servers wait for is kept (`ffi/uring_waits.rs`). The others complete with
+//! EOPNOTSUPP, at which programs go on with `epoll`.
 use crate::fds::Entry as Number;
 use core::ptr::with_exposed_provenance;
 use core::sync::atomic::{AtomicU32, Ordering};

@@ -11,7 +11,7 @@ use super::own_ring::OwnRing as Own;
 use super::{sockets, transfer, waits};
 use crate::ops::Instead;
 use crate::uring::{Entry, Message, Ring, Waits};
-use crate::{fds, poll, signals};
+use crate::{fds, pid, poll, signals};
 use core::ptr::{null_mut, with_exposed_provenance, with_exposed_provenance_mut};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use libc::{MSG_DONTWAIT, MSG_NOSIGNAL, c_int, c_long, pollfd};
@@ -48,6 +48,8 @@ struct State {
 }
 
 struct Shared {
+    /// The process that has them.
+    pid: i32,
     state: Mutex<State>,
     /// There is one more.
     more: Condvar,
@@ -58,16 +60,22 @@ struct Shared {
     is_helped: AtomicBool,
 }
 
-/// Of this process: a forked child has none of them.
 static SHARED: AtomicPtr<Shared> = AtomicPtr::new(null_mut());
 
-fn shared() -> &'static Shared {
-    let there = SHARED.load(Ordering::Acquire);
+/// Those of this process, if it has had any: in a forked child they are its parent's.
+fn there() -> Option<&'static Shared> {
     // SAFETY: null, or a value that is never freed.
-    if let Some(shared) = unsafe { there.as_ref() } {
+    let shared = unsafe { SHARED.load(Ordering::Acquire).as_ref() };
+    shared.filter(|shared| shared.pid == pid::own())
+}
+
+fn shared() -> &'static Shared {
+    if let Some(shared) = there() {
         return shared;
     }
+    let before = SHARED.load(Ordering::Acquire);
     let new = Box::leak(Box::new(Shared {
+        pid: pid::own(),
         state: Mutex::new(State { all: Vec::new(), own: None }),
         more: Condvar::new(),
         count: AtomicUsize::new(0),
@@ -76,16 +84,11 @@ fn shared() -> &'static Shared {
         is_helped: AtomicBool::new(false),
     }));
     let (acquire, release) = (Ordering::Acquire, Ordering::AcqRel);
-    match SHARED.compare_exchange(null_mut(), new, release, acquire) {
+    match SHARED.compare_exchange(before, new, release, acquire) {
         Ok(_) => new,
         // SAFETY: another thread's, which is never freed.
         Err(other) => unsafe { &*other },
     }
-}
-
-/// In a forked child: the operations are its parent's.
-pub fn forked() {
-    SHARED.store(null_mut(), Ordering::Release);
 }
 
 impl Shared {
@@ -96,9 +99,7 @@ impl Shared {
 
 /// Whether any operation waits.
 fn are_any() -> bool {
-    // SAFETY: null, or a value that is never freed.
-    let shared = unsafe { SHARED.load(Ordering::Acquire).as_ref() };
-    shared.is_some_and(|shared| shared.count.load(Ordering::Acquire) > 0)
+    there().is_some_and(|shared| shared.count.load(Ordering::Acquire) > 0)
 }
 
 impl State {

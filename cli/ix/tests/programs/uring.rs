@@ -60,7 +60,7 @@ const STEPS: [(&str, &str, &str); 23] = [
 ];
 
 /// Operations that wait for a socket of IX are made, whether a thread asks Linux for completions or
-/// polls its ring. Files are Linux's as ever. What only Linux has is an error, and one line says so.
+/// polls its ring. Files are Linux's as ever. What only Linux has is an error, which a line says.
 #[test]
 fn programs_with_io_uring_have_sockets_of_ix() {
     let test = "programs_with_io_uring_have_sockets_of_ix";
