@@ -145,16 +145,18 @@ pub fn leaves_word(mut core: Guard, places: &[u32]) -> Guard {
             let is_named = stream.shared.is_some_and(|at| places.contains(&at));
             is_owned && is_named && stream.legacy != stream.legacy_told
         };
-        core.sockets.ids().into_iter().any(|id| core.sockets.get(id).is_some_and(owes))
+        let mut all = core.sockets.ids().into_iter().filter_map(|id| core.sockets.get(id));
+        all.find(|socket| owes(socket)).map(|socket| socket.elastic)
     };
     // One that was just accepted takes two cycles.
     for _ in 0..4 {
-        if places.is_empty() || !core.has_begun() || !owes(&mut core) {
+        if places.is_empty() || !core.has_begun() {
             break;
         }
-        let home = core.home();
-        core = wait::instead_of_helper(core, home);
-        core = wait::poll(core, home);
+        // The elastic thread that has the connection, which may be another one's home.
+        let Some(elastic) = owes(&mut core) else { break };
+        core = wait::instead_of_helper(core, elastic);
+        core = wait::poll(core, elastic);
     }
     core
 }
