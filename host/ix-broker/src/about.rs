@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 const FILE_MAX: usize = 64 << 10;
 /// What stands for something that is left out.
 const LEFT_OUT: &str = "…";
-/// Words that may hold a secret, up to the next comma, blank or quote.
+/// Words that may hold a secret, up to the next comma or the end of what they stand in.
 const SECRET: &str = "secret=";
 
 /// The command line of this process.
@@ -61,7 +61,7 @@ fn command(started: &Started, all: bool) -> Vec<String> {
         words.extend(started.program.iter().cloned());
         return words;
     }
-    words.iter_mut().for_each(|word| *word = without_secrets(word));
+    words.iter_mut().for_each(|word| *word = hidden(word, |_| None));
     words.extend(started.program.first().cloned());
     if started.program.len() > 1 {
         words.push(LEFT_OUT.to_owned());
@@ -69,15 +69,29 @@ fn command(started: &Started, all: bool) -> Vec<String> {
     words
 }
 
-/// A text in which no value of `secret=` is left.
+/// A text of lines in which no value of `secret=` is left. Such a value may have blanks, and ends
+/// with the quotes that it stands in.
 fn without_secrets(text: &str) -> String {
+    hidden(text, |before| {
+        let line = before.rsplit('\n').next().unwrap_or_default();
+        line.chars().rfind(|c| ['"', '\'', '`'].contains(c))
+    })
+}
+
+/// A text without the values of `secret=`. `quote`: what ends a value, of what stands before it.
+fn hidden(text: &str, quote: impl Fn(&str) -> Option<char>) -> String {
     let mut out = String::new();
     let mut rest = text;
     while let Some(at) = rest.find(SECRET) {
         let (before, value) = rest.split_at(at + SECRET.len());
+        let quote = quote(before);
         out.push_str(before);
         out.push_str(LEFT_OUT);
-        let ends = |c: char| c == ',' || c == '"' || c == '\'' || c.is_whitespace();
+        let mut last = '\0';
+        let ends = |c: char| {
+            let is_escaped = std::mem::replace(&mut last, c) == '\\';
+            c == ',' || c == '\n' || Some(c) == quote && !is_escaped
+        };
         rest = value.find(ends).map_or("", |end| &value[end..]);
     }
     out + rest
@@ -107,6 +121,22 @@ mod tests {
         let expected = "devices = [\"memif:/a,secret=…\", 'memif:/b,secret=…,id=1']\nbatch = 4\n";
         assert_eq!(without_secrets(file), expected);
         assert_eq!(without_secrets("secret="), "secret=…");
+        for (line, expected) in [
+            (
+                "devices = \"memif:/a,secret=it's a \\\" b\"\nttl = 9",
+                "devices = \"memif:/a,secret=…\"\nttl = 9",
+            ),
+            ("nic = 'memif:/a,secret=two words'", "nic = 'memif:/a,secret=…'"),
+            (
+                "cannot use `--nic memif:/a,secret=two words`: why",
+                "cannot use `--nic memif:/a,secret=…`: why",
+            ),
+        ] {
+            assert_eq!(without_secrets(line), expected);
+        }
+        let spec = "memif:/it's,secret=\"two words'".to_owned();
+        let started = Started { own: vec![spec], program: vec![], file: None };
+        assert_eq!(command(&started, false), ["memif:/it's,secret=…"]);
     }
 
     #[test]

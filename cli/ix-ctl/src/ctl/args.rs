@@ -174,7 +174,8 @@ const DUMP_HELP: &str = "\
     Writes one file, a tar archive, for a report of a fault: status, counters, connections, filters, the \
     command line and the configuration file of `ix run`, its last messages, and what `ix doctor` \
     says. It has addresses and ports of peers. It has no payload, no arguments of the program and no secrets of \
-    devices, unless --all asks for them. --capture adds packets: their headers, with --all whole ones.\n\n\
+    devices, unless --all asks for them. --capture adds packets: their headers, with --all whole ones. It never \
+    has the program's environment, nor keys of the dataplane. Only its owner may read it.\n\n\
     What cannot be had, such as with the read-only socket alone, has its reason in its place.\n\n\
     Examples:\n  \
     ix ctl dump\n  \
@@ -256,6 +257,9 @@ pub struct DumpArgs {
     /// Also capture packets for this many seconds
     #[arg(long, value_name = "T", value_parser = interval)]
     pub capture: Option<f64>,
+    /// Print which file it is as JSON, and what it lacks
+    #[arg(long)]
+    pub json: bool,
     /// Also what may be secret: the program's arguments, secrets of devices, and whole packets
     #[arg(long)]
     pub all: bool,

@@ -6,16 +6,11 @@ use ix_broker::control::{Client, exposition};
 use ix_proto::control::{About, CONNECTIONS_MAX, Connections, Query, Request, Status, vnic};
 use ix_report::problem::{Problem, Result};
 use serde_json::Value;
-use std::fs::File;
+use std::fs::{File, Permissions};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
-
-/// Bytes of a packet that hold headers alone, but for short ones: Ethernet, IPv4, TCP and its usual
-/// options.
-const HEADERS_BYTES: u32 = 66;
-/// Bytes of a whole packet.
-const WHOLE_BYTES: u32 = 9_216;
 
 const README: &str = "\
 What a running dataplane of IX and its machine say, for a report of a fault.
@@ -32,17 +27,20 @@ capture.pcapng    packets, if asked for
 A file NAME.missing holds the reason why NAME is not here.
 ";
 
+/// Its mode: nobody but the owner reads it.
+const OWN_MODE: u32 = 0o600;
+
 /// The file that is written.
 struct Archive {
     tar: tar::Builder<File>,
     path: PathBuf,
     at_s: u64,
-    missing: usize,
+    missing: Vec<String>,
 }
 
-/// Captures packets of the dataplane of a control socket into a file, for so many seconds, so many
-/// bytes of each.
-pub type Capture = fn(&Path, PathBuf, f64, u32) -> Result<()>;
+/// Captures packets of the dataplane of a control socket into a file, for so many seconds: their
+/// headers, or whole ones.
+pub type Capture = fn(&Path, PathBuf, f64, bool) -> Result<()>;
 
 /// Writes the file.
 pub fn main(args: &DumpArgs, capture: Capture) -> Result<()> {
@@ -63,10 +61,10 @@ pub fn main(args: &DumpArgs, capture: Capture) -> Result<()> {
     archive.add_json("about.json", about.and_then(|about| json(&about)))?;
     archive.add_json("doctor.json", doctor())?;
     if let Some(seconds) = args.capture {
-        let captured = packets(capture, &path, &archive.path, seconds, args.all);
+        let captured = packets(capture, &path, seconds, args.all);
         archive.add_or_say("capture.pcapng", captured)?;
     }
-    archive.end(&stats)
+    archive.end(&stats, args.json)
 }
 
 fn connections(client: &mut Client) -> Result<Value> {
@@ -83,22 +81,17 @@ fn doctor() -> Result<Value> {
 }
 
 /// Packets of so many seconds.
-fn packets(
-    capture: Capture,
-    control: &Path,
-    beside: &Path,
-    seconds: f64,
-    all: bool,
-) -> Result<Vec<u8>> {
-    let mut file = beside.as_os_str().to_owned();
-    file.push(".pcapng");
-    let file = PathBuf::from(file);
-    let bytes_of_each = if all { WHOLE_BYTES } else { HEADERS_BYTES };
-    let captured = capture(control, file.clone(), seconds, bytes_of_each);
+fn packets(capture: Capture, control: &Path, seconds: f64, all: bool) -> Result<Vec<u8>> {
+    let name = format!("ix-dump-{}.pcapng", std::process::id());
+    let file = std::env::temp_dir().join(name);
+    // For this user alone, and none that somebody else has made.
+    let made = File::options().write(true).create_new(true).mode(OWN_MODE).open(&file);
+    made.map_err(|e| unwritten(&file, &e))?;
+    let captured = capture(control, file.clone(), seconds, all);
     let bytes = captured.and_then(|()| {
         std::fs::read(&file).map_err(|e| Problem::new("cannot read the capture", e))
     });
-    // There is none if the capture was refused.
+    // It is ours; if it cannot be removed it holds nothing that the archive does not.
     let _ = std::fs::remove_file(&file);
     bytes
 }
@@ -106,12 +99,19 @@ fn packets(
 impl Archive {
     /// For this user alone: it says much about the machine.
     fn create(path: PathBuf) -> Result<Archive> {
-        use std::os::unix::fs::OpenOptionsExt;
-        let mut options = File::options();
-        let file = options.write(true).create(true).truncate(true).mode(0o600).open(&path);
-        let file = file.map_err(|e| unwritten(&path, &e))?;
+        let open = || {
+            let mut options = File::options();
+            options.write(true).create(true).truncate(true).mode(OWN_MODE);
+            let file = options.open(&path)?;
+            // One that was there may be everybody's.
+            if file.metadata()?.is_file() {
+                file.set_permissions(Permissions::from_mode(OWN_MODE))?;
+            }
+            Ok(file)
+        };
+        let file = open().map_err(|e| unwritten(&path, &e))?;
         let at_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |at| at.as_secs());
-        Ok(Archive { tar: tar::Builder::new(file), path, at_s, missing: 0 })
+        Ok(Archive { tar: tar::Builder::new(file), path, at_s, missing: Vec::new() })
     }
 
     fn add(&mut self, name: &str, bytes: &[u8]) -> Result<()> {
@@ -132,18 +132,24 @@ impl Archive {
         match bytes {
             Ok(bytes) => self.add(name, &bytes),
             Err(problem) => {
-                self.missing += 1;
+                self.missing.push(name.to_owned());
                 self.add(&format!("{name}.missing"), format!("{problem}\n").as_bytes())
             }
         }
     }
 
-    fn end(mut self, stats: &Status) -> Result<()> {
+    fn end(mut self, stats: &Status, as_json: bool) -> Result<()> {
         self.tar.finish().map_err(|e| unwritten(&self.path, &e))?;
         let path = self.path.display();
+        if as_json {
+            let (pid, file) = (stats.pid, path.to_string());
+            let told = serde_json::json!({ "pid": pid, "file": file, "missing": self.missing });
+            println!("{told:#}");
+            return Ok(());
+        }
         println!("{} ({}): {path}", stats.name(), stats.pid);
-        if self.missing > 0 {
-            let what = ix_report::figure::plural(self.missing, "part");
+        if !self.missing.is_empty() {
+            let what = ix_report::figure::plural(self.missing.len(), "part");
             eprintln!("ix: {what} could not be had; the .missing files in {path} say why");
         }
         Ok(())

@@ -4,12 +4,14 @@
 //! broker makes that memory, and ends the capture if the command is silent for some seconds.
 mod files;
 mod format;
+mod headers;
 mod remarks;
 
 use crate::ctl::args::CtlArgs;
 use clap::Args;
 use files::Files;
 use format::Entry;
+use headers::header_bytes;
 use ix_broker::control::Client;
 use ix_dataplane::capture::{CaptureMemory, Captured, RingReader};
 use ix_proto::capture::FilterError;
@@ -39,6 +41,7 @@ pub const HELP: &str = "\
     ix pcap -w all.pcapng\n  \
     ix pcap -w - tcp and port 80 | wireshark -k -i -\n  \
     ix pcap -w drops.pcapng --count 100 drops\n  \
+    ix pcap -w shown.pcapng --headers --seconds 5\n  \
     ix pcap -w last.pcapng --ring-files 5 --ring-bytes 100000000 --snaplen 128";
 
 /// Flags of `ix pcap`.
@@ -50,6 +53,9 @@ pub struct PcapArgs {
     /// Most bytes of each packet to keep
     #[arg(short = 's', long, value_name = "BYTES", default_value_t = 2048)]
     pub snaplen: u32,
+    /// Keep headers alone, and no byte of what TCP, UDP, ICMP and other protocols carry
+    #[arg(long)]
+    pub headers: bool,
     /// End after this many packets
     #[arg(short = 'c', long, value_name = "N")]
     pub count: Option<u64>,
@@ -73,6 +79,8 @@ pub struct PcapArgs {
     pub filter: Vec<String>,
 }
 
+/// Bytes of a whole packet.
+const WHOLE_BYTES: u32 = 9_216;
 /// Memory of each elastic thread for packets that were not read yet.
 const BUFFER_BYTES: u64 = 8 << 20;
 /// Between two looks at the rings.
@@ -112,11 +120,13 @@ pub fn main(args: &PcapArgs) -> Result<()> {
     stopped.map(drop)
 }
 
-/// Captures packets of the dataplane of a control socket into a file, for so many seconds.
-pub fn for_seconds(control: &Path, write: PathBuf, seconds: f64, snaplen: u32) -> Result<()> {
+/// Captures packets of the dataplane of a control socket into a file, for so many seconds: their
+/// headers alone, or whole ones.
+pub fn for_seconds(control: &Path, write: PathBuf, seconds: f64, whole: bool) -> Result<()> {
     main(&PcapArgs {
         write,
-        snaplen,
+        snaplen: if whole { WHOLE_BYTES } else { headers::MOST_BYTES },
+        headers: !whole,
         count: None,
         seconds: Some(seconds),
         ring_files: None,
@@ -156,6 +166,7 @@ struct Session {
     files: Files,
     /// From the monotonic clock to the time of day, µs.
     since_1970_us: u64,
+    headers: bool,
     count: u64,
     until: Option<Instant>,
     taken: u64,
@@ -173,6 +184,7 @@ impl Session {
             remarks: Remarks::default(),
             files,
             since_1970_us: us(clock::since_1970()).saturating_sub(us(clock::monotonic())),
+            headers: args.headers,
             count: args.count.unwrap_or(u64::MAX),
             until: seconds.and_then(|seconds| Instant::now().checked_add(seconds)),
             taken: 0,
@@ -215,13 +227,17 @@ impl Session {
             if self.taken >= self.count {
                 break;
             }
+            let kept = match self.headers {
+                true => header_bytes(&packet.bytes),
+                false => packet.bytes.len(),
+            };
             self.lost += packet.lost_before;
             self.taken += 1;
             self.files.write(&Entry {
                 interface: packet.mark.port.into(),
                 time_us: packet.mark.time_us + self.since_1970_us,
                 len: packet.mark.len,
-                bytes: &packet.bytes,
+                bytes: &packet.bytes[..kept],
                 sent: packet.mark.sent,
                 queue: packet.thread as u32,
                 comments: &self.remarks.of(&packet),
