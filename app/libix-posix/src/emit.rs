@@ -503,7 +503,7 @@ impl Core {
             return self.elastic_threads[elastic].new_ports.push(id);
         }
         if let Err(error) = answer {
-            log::line(&format!("cannot listen at {}: {error}", port.at));
+            log::line(&format!("cannot listen at {}: {error}", family::shown(port.at)));
         }
         let members = port.members.clone();
         self.opened(elastic, id, answer, false);

@@ -3,6 +3,7 @@ use crate::args::{Posix, Syscalls};
 use crate::settings::Settings;
 use crate::sharing::Sharing;
 use ix_abi::OWN_CALLS_BYTES;
+use ix_broker::low_ports::LowPorts;
 use ix_broker::own_calls::OwnCallsPage;
 use ix_broker::program_root::ProgramRoot;
 use ix_broker::run::Preload;
@@ -16,7 +17,7 @@ use ix_wire::IpAddr;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::Read;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -54,7 +55,7 @@ pub fn preload(
     program: &Path,
     settings: &Settings,
     domain: Domain,
-    (root, sharing): (Option<&mut ProgramRoot>, Option<&Sharing>),
+    (root, sharing): (Option<&ProgramRoot>, Option<&Sharing>),
 ) -> Result<Preload> {
     let kind = look_at(program);
     let name = program.display();
@@ -178,7 +179,7 @@ fn prepare(
     settings: &Settings,
     domain: Domain,
     syscalls: Syscalls,
-    (root, sharing): (Option<&mut ProgramRoot>, Option<&Sharing>),
+    (root, sharing): (Option<&ProgramRoot>, Option<&Sharing>),
 ) -> std::io::Result<Preload> {
     // All processes of the program have a descriptor of it, also those that gave root's rights up.
     let file = unchanging(c"libix-posix.so", LIBRARY)?;
@@ -191,11 +192,11 @@ fn prepare(
     let reserved = ReservedFds::of_this_process()?;
     // Behind keys the dataplane's descriptors exist before the library is loaded: the library's own
     // must not be among their numbers.
-    let copy = |file: &File| match domain {
-        Domain::Pku => reserved.copy_below(file.as_fd()),
-        Domain::None | Domain::Process => reserved.copy(file.as_fd()),
+    let copy = |fd: BorrowedFd<'_>| match domain {
+        Domain::Pku => reserved.copy_below(fd),
+        Domain::None | Domain::Process => reserved.copy(fd),
     };
-    let (fd, counts) = (copy(&file)?, copy(&counts)?);
+    let (fd, counts) = (copy(file.as_fd())?, copy(counts.as_fd())?);
     let (number, counts_number) = (fd.as_raw_fd(), counts.as_raw_fd());
     let mut libraries = OsString::from(format!("/proc/self/fd/{number}"));
     if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
@@ -214,15 +215,17 @@ fn prepare(
     let (numbers, congestion) = (reserved_text(reserved), config.tcp.congestion.name());
     let interfaces = settings.interfaces().join(",");
     let shared = sharing.map(Sharing::interface).transpose()?;
-    let ports = root.map(|root| root.offer_low_ports(shared)).transpose()?;
-    let ports = ports.map(|fd| reserved.copy(fd.as_fd())).transpose()?;
-    let asks = ports.as_ref().map_or(String::new(), |fd| fd.as_raw_fd().to_string());
+    let asked = root.is_some() || shared.is_some();
+    let ports = asked.then(|| LowPorts::pair(root.map(ProgramRoot::root), shared)).transpose()?;
+    let (ports, asks) = ports.unzip();
+    let asks = asks.map(|fd| copy(fd.as_fd())).transpose()?;
+    let asks_number = asks.as_ref().map_or(String::new(), |fd| fd.as_raw_fd().to_string());
     // Packet memory is locked by the process that has the dataplane.
     let locks = u8::from(domain != Domain::Process);
     let (first, last) = config.local_ports;
     let outgoing = if config.shares_address { format!("{first}-{last}") } else { String::new() };
     let told = format!(
-        "{addresses};{gateways};{number};{numbers};{congestion};{asks};{locks};{outgoing};\
+        "{addresses};{gateways};{number};{numbers};{congestion};{asks_number};{locks};{outgoing};\
          {};{counts_number};{interfaces}",
         syscalls.word()
     );
@@ -230,7 +233,8 @@ fn prepare(
     if ix_sys::log::is_json() {
         env.push((ix_sys::log::FORMAT_ENV.into(), "json".into()));
     }
-    Ok(Preload { env, inherited: [fd, counts].into_iter().chain(ports).collect(), own_calls })
+    let inherited = [fd, counts].into_iter().chain(asks).collect();
+    Ok(Preload { env, inherited, own_calls, ports })
 }
 
 /// The dataplane's numbers of descriptors: the first one, and the one behind the last.

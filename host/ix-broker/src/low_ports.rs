@@ -1,11 +1,13 @@
-//! Binds Linux sockets to low ports for a program that is root of a user namespace: the machine's
-//! network namespace does not count its rights. It does not know more than root of the machine
+//! What the broker does with a program's sockets of Linux.
+//!
+//! It binds them to low ports for a program that is root of a user namespace: the machine's network
+//! namespace does not count its rights. It does not know more than root of the machine
 //! would let the program do: who asks must have the right to bind such ports in the program's own
 //! namespace, and the socket must be of this network namespace.
 //!
 //! Where the address is shared with Linux (`--addr` is left out), a request with a port alone has
 //! the broker say whether another run has it, and keep what comes in by IX's interface from the
-//! socket: a program that is root of a user namespace alone has no right to that. A connection that
+//! socket: a program, of whichever user, has no right to that. A connection that
 //! Linux accepted before the dataplane begins would break when IX has the port.
 //!
 //! A request is the address, with the socket and an end of a pair on which the errno comes back; 0
@@ -40,7 +42,7 @@ const UNPRIVILEGED: u16 = 1024;
 /// The broker's end.
 pub struct LowPorts {
     requests: OwnedFd,
-    root: Arc<NamespaceRoot>,
+    root: Option<Arc<NamespaceRoot>>,
     shared: Option<SharedInterface>,
 }
 
@@ -53,9 +55,10 @@ pub struct SharedInterface {
 }
 
 impl LowPorts {
-    /// Both ends; the other one is for the processes of this namespace.
+    /// Both ends; the other one is for the program's processes. `root`: that of their namespace, if
+    /// they have one.
     pub fn pair(
-        root: Arc<NamespaceRoot>,
+        root: Option<Arc<NamespaceRoot>>,
         shared: Option<SharedInterface>,
     ) -> io::Result<(LowPorts, OwnedFd)> {
         let (requests, theirs) = pair(libc::SOCK_SEQPACKET)?;
@@ -133,8 +136,9 @@ impl LowPorts {
     fn may_bind(&self, process: &Process) -> bool {
         let status = fs::read_to_string(format!("/proc/{}/status", process.pid()));
         let has = status.is_ok_and(|status| has_right_of_its_own(&status));
+        let is_its = |root: &Arc<NamespaceRoot>| root.namespace().has(process.pid());
         // At last: until here its number was its own.
-        has && self.root.namespace().has(process.pid()) && !process.has_ended()
+        has && self.root.as_ref().is_some_and(is_its) && !process.has_ended()
     }
 }
 

@@ -3,7 +3,6 @@
 //! neither become its dataplane's user nor use root's rights on a process of that user. Where the
 //! kernel asks for root's number and not for root's rights, its view of files (`view`) and a scope
 //! of its signals keep it from others.
-use crate::low_ports::{LowPorts, SharedInterface};
 use crate::own_user::OwnUser;
 use crate::view;
 use ix_launch::NamespaceRoot;
@@ -14,7 +13,6 @@ use ix_sys::limits::{self, Limit, Resource};
 use ix_sys::process::USERS_OF_IX;
 use ix_sys::user_namespace::UserNamespace;
 use std::fs;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 /// The namespace of a program, and what is done for its root.
@@ -22,8 +20,6 @@ pub struct ProgramRoot {
     root: Arc<NamespaceRoot>,
     /// Its signals are kept from processes of others.
     is_scoped: bool,
-    /// Binds ports that only root of the machine may bind.
-    low_ports: Option<LowPorts>,
 }
 
 impl ProgramRoot {
@@ -44,7 +40,7 @@ impl ProgramRoot {
         let is_scoped = scope.is_some();
         let root = NamespaceRoot::new(namespace, view, scope);
         root.try_it().map_err(refused)?;
-        Ok(Some(ProgramRoot { root: Arc::new(root), is_scoped, low_ports: None }))
+        Ok(Some(ProgramRoot { root: Arc::new(root), is_scoped }))
     }
 
     /// What the program's process becomes.
@@ -56,18 +52,6 @@ impl ProgramRoot {
     /// and as the owner of a descriptor (`F_SETOWN`) every process, its dataplane too.
     pub fn is_scoped(&self) -> bool {
         self.is_scoped
-    }
-
-    /// Returns the end of [`LowPorts`] for the program's processes.
-    pub fn offer_low_ports(&mut self, shared: Option<SharedInterface>) -> std::io::Result<OwnedFd> {
-        let (ours, theirs) = LowPorts::pair(self.root(), shared)?;
-        self.low_ports = Some(ours);
-        Ok(theirs)
-    }
-
-    /// Starts to bind ports for the program.
-    pub fn serve(&mut self) -> std::io::Result<()> {
-        self.low_ports.take().map_or(Ok(()), LowPorts::serve)
     }
 
     /// Limits that root of the machine can raise, and root of a namespace cannot.

@@ -159,6 +159,55 @@ fn three_runs_share_an_interface_and_one_is_killed_again_and_again() {
     is_as_before(&net);
 }
 
+/// Binds a port of both protocols, and says what it was told.
+const TAKES: &str = "
+import socket, sys, time
+for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
+    one = socket.socket(socket.AF_INET, kind)
+    try:
+        one.bind(('0.0.0.0', 8088))
+        kind == socket.SOCK_STREAM and one.listen(4)
+        print(kind.name, 'taken', flush=True)
+    except OSError as e:
+        print(kind.name, e, flush=True)
+    globals()[kind.name] = one
+print('ready', flush=True)
+while sys.argv[1] == 'first':
+    client, peer = SOCK_STREAM.accept()
+    client.close()
+";
+
+/// Linux lets sockets of one user share a port. Two runs with the same `--user` share none.
+#[test]
+fn a_port_of_a_run_of_the_same_user_is_in_use() {
+    let test = "a_port_of_a_run_of_the_same_user_is_in_use";
+    if !std::path::Path::new(PYTHON).exists() {
+        return skip(test, Need::Program("apt-get install python3"), "no python3");
+    }
+    let Some(net) = on_linux_address(test) else { return };
+    for user in ["65534", "root"] {
+        let start = |which: &str| {
+            let words = [PYTHON, "-c", TAKES, which];
+            let control = format!("{which}-{user}.sock");
+            net.start_shared_as(&control, &["--user", user], &words).process
+        };
+        let first = start("first");
+        first.wait_for("SOCK_DGRAM taken", PATIENCE);
+        first.wait_for("ix: device ", PATIENCE);
+        drop(connect(&net, 8088));
+        let (status, said) = start("second").wait(PATIENCE);
+        assert_eq!(status.code(), Some(0), "{said:#?}");
+        for kind in ["SOCK_STREAM", "SOCK_DGRAM"] {
+            let refused = format!("{kind} [Errno 98] Address already in use");
+            assert!(said.contains(&refused), "{user}: {said:#?}");
+        }
+        first.terminate();
+        eventually("the interface is as before", || {
+            net.server.xdp_program("ixs0").expect("asked").is_none()
+        });
+    }
+}
+
 /// A service has no more rights than the unit of the package gives it, not CAP_SYS_ADMIN: the
 /// second run of an interface, which has a link, is served without.
 #[test]

@@ -19,6 +19,7 @@ use crate::control::{Access, ActiveController, Answers, Captures, Server};
 use crate::counters::Counters;
 use crate::devices::Devices;
 use crate::group::Group;
+use crate::low_ports::LowPorts;
 use crate::marks::{AtOnce, Marks};
 use crate::own_calls::OwnCallsPage;
 use crate::pace::Pace;
@@ -61,6 +62,8 @@ pub struct Preload {
     pub inherited: Vec<OwnedFd>,
     /// Where its processes count system calls that they make themselves.
     pub own_calls: OwnCallsPage,
+    /// What they ask about sockets of Linux.
+    pub ports: Option<LowPorts>,
 }
 
 impl Preload {

@@ -6,6 +6,7 @@ use crate::commands::Commands;
 use crate::control::{ActiveController, Answers, Captures, Server};
 use crate::counters::Counters;
 use crate::devices::Devices;
+use crate::low_ports::LowPorts;
 use crate::marks::Marks;
 use crate::pace::Pace;
 use crate::presence::Presence;
@@ -77,7 +78,7 @@ impl Broker {
         self.group.must_hold(child.leader())?;
         // The program has its end of this now, and the broker has it no more.
         self.preload.inherited.clear();
-        self.root.as_mut().map_or(Ok(()), ProgramRoot::serve).map_err(|e| problem(&e))?;
+        self.preload.ports.take().map_or(Ok(()), LowPorts::serve).map_err(|e| problem(&e))?;
         let apart =
             is_apart.then(|| Apart::new(image, pins, self.group.dataplanes_joins())).transpose();
         let apart = apart.map_err(|e| problem(&e))?;
