@@ -20,7 +20,7 @@ const RUN_HELP: &str = "Runs PROGRAM with its own TCP/IP dataplane. An unmodifie
     ix run memcached -u nobody\n  \
     ix run --nic eth0 memcached -u nobody -p 11211\n  \
     ix run --nic eth1 --addr 10.0.0.2/24 memcached -u nobody -p 11211\n  \
-    ix run --nic tap:ix0,queues=2 --addr 10.0.0.2/24 --cpus 2,3 ix-echo 64 --port 7\n  \
+    ix run --nic tap:ix0,queues=2 --addr 192.0.2.2/24 --cpus 2,3 ix-echo 64 --port 7\n  \
     ix run --nic memif:/run/link.memif --addr 10.0.0.2/24 ix-echo 64\n  \
     ix run -c ix.toml ix-echo 64\n\n\
     Flags of `ix run` stand before PROGRAM. Everything behind it belongs to the program.\n\n\
@@ -259,7 +259,7 @@ pub struct RunArgs {
     /// not see the packets of the program's ports
     #[arg(long)]
     pub ignore_firewall: bool,
-    /// Default gateways, one of each family: `10.0.0.1,2001:db8::1`
+    /// Default gateways of addresses of `--addr`, one of each family: `10.0.0.1,2001:db8::1`
     #[arg(long, value_name = "IP")]
     pub gateway: Option<String>,
     /// Hardware threads, one for each elastic thread: `2,4-7`

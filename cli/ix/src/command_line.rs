@@ -3,6 +3,7 @@ use crate::args::Cli;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, CommandFactory, Parser};
 use ix_report::problem::{Problem, STATUS_OWN_FAILURE};
+use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};
 
 /// Exit status for a wrong command line, but for that of `ix run`.
@@ -49,6 +50,16 @@ pub fn wants_json(args: &[OsString]) -> bool {
     let path = path_of(&built(), args);
     let first = path.first().map_or("", String::as_str);
     args.iter().skip(1).any(is_json) && !OWN.contains(&first)
+}
+
+/// Whether a wrong command line asks for messages as JSON. Where it is wrong, none tells the program
+/// from a flag's value, so only words behind `--` are not looked at.
+pub fn wants_json_log(args: &[OsString]) -> bool {
+    const FLAG: &str = "--log-format";
+    let own = args.iter().skip(1).take_while(|word| *word != "--");
+    let own: Vec<_> = own.map(|word| word.to_string_lossy()).collect();
+    let is_pair = |pair: &[Cow<'_, str>]| pair[0] == FLAG && pair[1] == "json";
+    own.windows(2).any(is_pair) || own.iter().any(|word| *word == format!("{FLAG}=json"))
 }
 
 /// What clap says of a wrong command line, without its usage.
@@ -279,6 +290,20 @@ mod tests {
         };
         let problem = as_problem(&error).to_string();
         assert!(problem.contains("'--speed'") && !problem.contains("Usage"), "{problem}");
+    }
+
+    #[test]
+    fn messages_are_json_also_where_the_line_is_wrong() {
+        for (line, expected) in [
+            ("ix run --log-format json --nosuch true", true),
+            ("ix run --log-format=json", true),
+            ("ix cp --speed --log-format json", true),
+            ("ix run --log-format text --nosuch", false),
+            ("ix run --nosuch -- true --log-format json", false),
+            ("ix run --nosuch true", false),
+        ] {
+            assert_eq!(wants_json_log(&words(line)), expected, "{line}");
+        }
     }
 
     #[test]

@@ -28,6 +28,7 @@ mod run;
 pub mod settings;
 mod share;
 mod sharing;
+mod tap_network;
 
 use args::{Cli, Command};
 use command_line::Other;
@@ -50,17 +51,30 @@ pub fn main() -> ExitCode {
             die_of_broken_pipes();
             return print(&text, 0);
         }
-        Err(Other::Wrong(text, status)) => match command_line::wants_json(&args) {
-            true => command_line::as_problem(&text).with_status(status),
-            false => return print(&text, status),
-        },
-        Err(Other::Taught(problem)) => problem,
+        Err(Other::Wrong(text, status)) => {
+            follow_log_format(&args);
+            if !command_line::wants_json(&args) && !log::is_json() {
+                return print(&text, status);
+            }
+            command_line::as_problem(&text).with_status(status)
+        }
+        Err(Other::Taught(problem)) => {
+            follow_log_format(&args);
+            problem
+        }
     };
     match command_line::wants_json(&args) {
         true => eprintln!("{}", problem_json(&problem)),
         false => log::line(Level::Error, format_args!("{problem}")),
     }
     ExitCode::from(problem.status())
+}
+
+/// Messages about a wrong command line are as it asks, too.
+fn follow_log_format(args: &[OsString]) {
+    if command_line::wants_json_log(args) {
+        log::use_json();
+    }
 }
 
 /// What clap says, on the output that it chooses.

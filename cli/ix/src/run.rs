@@ -9,7 +9,7 @@ use crate::isn_key;
 use crate::program_file::find_program;
 use crate::settings::{Settings, vnic_refused};
 use crate::sharing::Sharing;
-use crate::{linux_address, linux_firewall};
+use crate::{linux_address, linux_firewall, tap_network};
 use ix_broker::group::{Bounds, Group};
 use ix_broker::link_rates::LinkRates;
 use ix_broker::marks::{Marks, Whose};
@@ -75,17 +75,19 @@ pub fn main(args: &RunArgs) -> Result<u8> {
         raise_descriptors();
     }
     has_descriptors(&program, &specs, settings.cpus().len())?;
-    let Whom { user, mut root, own_user } = whom(wall, args.user)?;
+    let Whom { user, root, own_user } = whom(wall, args.user)?;
     let program_user = user.map_or(process::user_id(), |(user, _)| user);
     let interface = settings.interfaces().first().cloned().unwrap_or_default();
     if settings.config.shares_address {
         linux_firewall::check(&interface, args.ignore_firewall)?;
+    } else if args.ignore_firewall {
+        say!("--ignore-firewall does nothing here: it is for the address of Linux, without --addr");
     }
     let threads = settings.cpus().len();
     let sharing = Sharing::begin(&mut settings.config, &interface, program_user, threads)?;
     let cannot_use = crate::posix::cannot_use(args.posix, &program);
     let unused = crate::posix::why_unused(args.posix, &program, &settings);
-    let helps = (root.as_mut(), sharing.as_ref());
+    let helps = (root.as_ref(), sharing.as_ref());
     let how = (args.posix, crate::posix::syscalls(args.syscalls));
     let preload = crate::posix::preload(how, &program, &settings, wall, helps)?;
     let mut keys = Keys::random()?;
@@ -124,6 +126,7 @@ pub fn main(args: &RunArgs) -> Result<u8> {
         say!("the wall is incomplete, without its {part}: the program can access the dataplane");
     }
     let no_filters = why_no_filters(&settings);
+    let elsewhere = tap_network::elsewhere(&settings);
     let ports = sharing.as_ref().map(Sharing::ports);
     let again: Again = Box::new(move |arena| {
         let memory = shared_memory(&specs, &settings, wall, arena)?;
@@ -179,6 +182,7 @@ pub fn main(args: &RunArgs) -> Result<u8> {
     }
     let name = program.display().to_string();
     shared_cpus(&cpus).iter().for_each(|line| say!("{line}"));
+    elsewhere.iter().for_each(|line| say!("{line}"));
     if let Some(hint) = hints::more_threads(&args.program, cpus.len(), &ix_sys::cpu::allowed()) {
         say!("{hint}");
     }
@@ -651,7 +655,9 @@ fn open_once_free(
     let end = Instant::now() + if options.shared.is_some() { RUNS_LEAVING } else { LEAVING };
     loop {
         match ix_netdev::open(spec, options) {
-            Err(OpenError::ProgramPresent { .. }) if Instant::now() < end => {
+            Err(OpenError::ProgramPresent { .. } | OpenError::SharedByRuns { .. })
+                if Instant::now() < end =>
+            {
                 std::thread::sleep(LEAVING / 20);
             }
             outcome => return outcome,

@@ -9,7 +9,6 @@ use ix_proto::config::{Addr6, AddressCheck};
 use ix_proto::device::NicKind;
 use ix_report::problem::{Problem, Result};
 use ix_sys::{Interface, random, say};
-use ix_vnic::Direction;
 use ix_wire::IpAddr;
 use std::io;
 use std::net;
@@ -95,19 +94,12 @@ pub fn settle(devices: &[String], config: &mut Config) -> Result<()> {
     if addresses.is_empty() {
         let why = "Linux has no address there that other links know, and neither --addr nor \
                    `host_addr` names one";
-        return refused(why.to_owned(), "for example --addr 10.0.0.2/24");
-    }
-    let rules = &config.vnic_rules;
-    if [Direction::Receive, Direction::Transmit].into_iter().any(|d| rules.set(d).is_some()) {
-        let why = "filters are for an address of IX's own".to_owned();
-        return refused(why, "name an address that no host has with --addr");
+        return refused(why.to_owned(), "for example --addr 192.0.2.2/24");
     }
     config.host_addrs = addresses;
     config.shares_address = true;
     config.address_check = AddressCheck::Off;
-    if config.gateway_addrs.is_empty() {
-        config.gateway_addrs = HostNet::new(link.index).map_err(asked)?.network().gateways();
-    }
+    config.gateway_addrs = HostNet::new(link.index).map_err(asked)?.network().gateways();
     Ok(())
 }
 

@@ -1,4 +1,5 @@
 //! Why there is no device: each message says in one line what, why, and what to do.
+use crate::keeper::is_kept;
 use crate::program_owner::owner_on;
 use std::fmt;
 use std::io;
@@ -27,6 +28,8 @@ pub enum OpenError {
     NoAddress { name: String },
     /// Another program's XDP program is on the interface; its owner, if that is known.
     ProgramPresent { name: String, owner: Option<String> },
+    /// Runs have Linux's address there, and its XDP program.
+    SharedByRuns { name: String },
     /// The driver refuses the mode that the user asked for.
     ModeRefused { name: String, mode: &'static str, source: io::Error },
     /// The device cannot do this, and why: for whatever only one kind of device knows.
@@ -40,7 +43,10 @@ pub enum OpenError {
 impl OpenError {
     /// The interface has an XDP program already.
     pub(crate) fn program_present(name: &str) -> OpenError {
-        OpenError::ProgramPresent { name: name.to_owned(), owner: owner_on(name) }
+        match is_kept(name) {
+            true => OpenError::SharedByRuns { name: name.to_owned() },
+            false => OpenError::ProgramPresent { name: name.to_owned(), owner: owner_on(name) },
+        }
     }
 
     pub(crate) fn system(action: &'static str, name: &str, source: io::Error) -> OpenError {
@@ -93,6 +99,13 @@ impl fmt::Display for OpenError {
             }
             ProgramPresent { name, owner: Some(owner) } => {
                 write!(f, "another XDP program is attached to `{name}`, that of {owner}; stop it")
+            }
+            SharedByRuns { name } => {
+                write!(
+                    f,
+                    "other runs share the address of Linux on `{name}`; share it too, without "
+                )?;
+                write!(f, "--addr, or end them")
             }
             ProgramPresent { name, owner: None } => {
                 write!(f, "another XDP program is attached to `{name}`, and no process has it; ")?;

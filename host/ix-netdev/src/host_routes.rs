@@ -62,6 +62,47 @@ pub(crate) fn default_routes(asks: &mut Netlink) -> Result<Vec<DefaultRoute>, Er
     Ok(found)
 }
 
+/// By what Linux sends packets to an address: the best of its routes there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Way {
+    /// The interface's number.
+    pub index: u32,
+    /// The length of the route's prefix.
+    pub prefix: u8,
+    /// The address is Linux's own.
+    pub is_own: bool,
+}
+
+/// By what Linux sends packets to an address; `None`: it has no route there.
+pub(crate) fn way_to(asks: &mut Netlink, to: std::net::IpAddr) -> Result<Option<Way>, Error> {
+    /// The answer is the route, and not the destination's own (linux/rtnetlink.h).
+    const RTM_F_FIB_MATCH: u32 = 0x2000;
+    let (family, bytes) = match to {
+        std::net::IpAddr::V4(v4) => (libc::AF_INET, v4.octets().to_vec()),
+        std::net::IpAddr::V6(v6) => (libc::AF_INET6, v6.octets().to_vec()),
+    };
+    let mut head = [0; HEAD];
+    (head[0], head[1]) = (family as u8, bytes.len() as u8 * 8);
+    head[8..].copy_from_slice(&RTM_F_FIB_MATCH.to_ne_bytes());
+    let message = Message::new(libc::RTM_GETROUTE, 0).put(&head).attr(libc::RTA_DST, &bytes);
+    let answers = match asks.request(message, || format!("cannot ask for the route to {to}")) {
+        Ok(answers) => answers,
+        // None, or one that forbids packets: unreachable, prohibit, blackhole.
+        Err(e) => match e.errno() {
+            libc::ENETUNREACH | libc::EHOSTUNREACH | libc::EACCES | libc::EINVAL => {
+                return Ok(None);
+            }
+            _ => return Err(e),
+        },
+    };
+    let way = |body: &[u8]| {
+        let head = body.get(..HEAD)?;
+        let index = attribute(&body[HEAD..], libc::RTA_OIF).and_then(number)?;
+        Some(Way { index, prefix: head[1], is_own: head[7] == libc::RTN_LOCAL })
+    };
+    Ok(answers.iter().find_map(|answer| way(&answer.body)))
+}
+
 /// The interfaces of several next hops that can be used.
 fn interfaces(mut hops: &[u8]) -> Vec<u32> {
     let mut all = Vec::new();

@@ -50,6 +50,7 @@ pub use exchange::{Exchange, PORTS_MAX, PortCounts, PortRates};
 pub use firewall::firewall_chains;
 pub use held_ports::{Conflict, HeldPorts, Transport};
 pub use host_net::{HostChanges, HostNet, Neighbour, Network};
+pub use host_routes::Way;
 pub use keeper::{JoinError, is_kept, keep};
 pub use link::{Link, VethEnd};
 pub use look::{MTU_WITHOUT_FRAGS, own_addresses};

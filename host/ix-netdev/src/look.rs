@@ -1,5 +1,5 @@
 //! What an interface can do, and what it has, without a change of it.
-use crate::host_routes::{DefaultRoute, default_routes};
+use crate::host_routes::{DefaultRoute, Way, default_routes, way_to};
 use crate::link::{Link, parse_ifinfo};
 use crate::namespace::Namespace;
 use crate::netlink::{Message, Netlink, attribute, ifinfomsg, number};
@@ -29,6 +29,11 @@ impl Namespace {
         let indexes: Vec<u32> = routes.iter().filter(is_best).map(|route| route.index).collect();
         let links = self.links()?;
         Ok(links.into_iter().filter(|link| indexes.contains(&link.index)).collect())
+    }
+
+    /// By what Linux sends packets to an address; `None`: it has no route there.
+    pub fn way_to(&self, to: IpAddr) -> Result<Option<Way>, Error> {
+        way_to(&mut self.netlink(), to)
     }
 
     /// The addresses of an interface by its number that Linux uses, with their prefix lengths, in

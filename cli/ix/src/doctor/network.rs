@@ -4,6 +4,7 @@ use ix_bench::lab::can_open_tap;
 use ix_mem::{PacketMemory, Sizes};
 use ix_netdev::{DeviceSpec, Namespace, OpenOptions, OpenedDevice, VethEnd};
 use ix_nic::{RingSizes, Steering};
+use ix_report::figure::plural;
 use ix_report::machine::read;
 use ix_sys::user_namespace;
 
@@ -58,13 +59,14 @@ fn interfaces() -> Check {
         let describe = |name: &str| {
             let driver = here.driver(name).unwrap_or_else(|_| "no driver".to_owned());
             let queues = here.channels(name).map_or(1, |c| c.rx.max(c.combined).max(1));
+            let queues = plural(queues as usize, "queue");
             let interface = ix_sys::Interface::new(name);
             let rss = interface.ok().and_then(|interface| interface.rss());
             let table = match rss {
                 Some(rss) => format!("redirection table of {} entries", rss.table.len()),
                 None => "no redirection table: software steers flow groups".to_owned(),
             };
-            format!("{name} ({driver}, {queues} queues, {table})")
+            format!("{name} ({driver}, {queues}, {table})")
         };
         let names = links.iter().filter(|link| link.name != "lo");
         Ok(names.map(|link| describe(&link.name)).collect::<Vec<_>>())

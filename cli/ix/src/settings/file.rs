@@ -1,6 +1,7 @@
 //! The configuration file: each key is a field here, and its documentation is the reference's
 //! (`docs/reference/configuration.md`, which `cargo test -p ix-docs` makes of it). The last
 //! paragraph says what a value is and what stands for a key that is missing.
+use super::of_own_address::{OfOwnAddress, Subject};
 use super::routes::Wanted;
 use super::values::{
     Address, Cpus, Destination, List, Mac, Metrics, Mode, Network, Ports, Text, Word, within,
@@ -31,11 +32,12 @@ pub struct File {
     ///
     /// Value: list of `ADDRESS/PREFIX`. Default: those of Linux on the interface, shared by port.
     pub host_addr: Option<List<Text<Network>>>,
-    /// Default gateways; each must be on one of the networks. The first one serves connections that
-    /// the program opens. What comes in by a device is answered by the gateway on its own network.
+    /// Default gateways, for addresses of IX's own; each must be on one of the networks. The first
+    /// one serves connections that the program opens. What comes in by a device is answered by the
+    /// gateway on its own network.
     ///
     /// Value: list of addresses. Default: none.
-    pub gateway_addr: Option<List<Text<Address>>>,
+    pub gateway_addr: Option<Spanned<List<Text<Address>>>>,
     /// Routes to networks beyond the link, by gateways of their own; see below.
     ///
     /// Value: list of `{ to, gateway, device, source, metric }`. Default: none.
@@ -52,27 +54,26 @@ pub struct File {
     ///
     /// Value: list of `{ ip, mac }`. Default: none.
     pub arp: Option<List<Arp>>,
-    /// How much of RFC 5227 runs at start: nothing; announce and defend; probe for some seconds
-    /// first.
+    /// How much of RFC 5227 runs at start for an address of IX's own: nothing; announce and defend;
+    /// probe for some seconds first.
     ///
     /// Value: `off`, `announce`, `probe`. Default: `announce`.
-    pub address_check: Option<Text<Word<AddressCheck>>>,
+    pub address_check: Option<Spanned<Text<Word<AddressCheck>>>>,
     /// Where addresses of IPv6 come from beside `host_addr`: from nowhere, or from routers (RFC
     /// 4862), as default routers do then. Not on a device that is also Linux's.
     ///
     /// Value: `off`, `auto`. Default: `off`.
-    pub addr6: Option<Text<Word<Addr6>>>,
+    pub addr6: Option<Spanned<Text<Word<Addr6>>>>,
     /// Of what the lower half of an address is made whose prefix a router gives: of a secret, so
     /// that each network sees another one, and always the same one (RFC 7217); or of the device's
     /// Ethernet address. The secret is made of `/etc/machine-id` and the device's name.
     ///
     /// Value: `stable`, `eui64`. Default: `stable`, or `eui64` where there is no `/etc/machine-id`.
-    pub addr6_identifier: Option<Text<Word<Addr6Identifier>>>,
-    /// Local ports of outgoing connections, below Linux's own range, which shares the address on
-    /// some devices.
+    pub addr6_identifier: Option<Spanned<Text<Word<Addr6Identifier>>>>,
+    /// Local ports of outgoing connections from an address of IX's own, below Linux's own range.
     ///
     /// Value: `FIRST-LAST`. Default: `10000-32767`.
-    pub local_ports: Option<Text<Ports>>,
+    pub local_ports: Option<Spanned<Text<Ports>>>,
     /// Hop limit of packets, unless a flow has its own.
     ///
     /// Value: 1 to 255. Default: 64.
@@ -219,7 +220,7 @@ pub struct Vnic {
     /// file, so a filter may name an address that Linux has as well.
     ///
     /// Value: list of filters. Default: none, everything passes.
-    pub filters: Option<List<Text<Filter>>>,
+    pub filters: Option<Spanned<List<Text<Filter>>>>,
     /// Limit of what is received: `100Mbit`, `20kpps`, `1Gbit,50kpps,burst=64k`.
     ///
     /// Value: rate. Default: none.
@@ -243,7 +244,7 @@ pub struct Queue {
     /// Filters that the queue holds alone.
     ///
     /// Value: list of filters. Default: none.
-    pub filters: Option<List<Text<Filter>>>,
+    pub filters: Option<Spanned<List<Text<Filter>>>>,
     /// Limit of what the queue receives.
     ///
     /// Value: rate. Default: none.
@@ -343,27 +344,57 @@ pub struct FileError {
 /// Most characters of a line that a message repeats.
 const WORDS_MAX: usize = 80;
 
+/// The number of the line of a place in a text, from 1.
+fn line_of(text: &str, at: usize) -> usize {
+    let before = &text.as_bytes()[..at.min(text.len())];
+    1 + before.iter().filter(|byte| **byte == b'\n').count()
+}
+
+/// The words of a line.
+fn words_of(text: &str, line: usize) -> String {
+    let whole = text.lines().nth(line - 1).unwrap_or_default().trim();
+    let mut words: String = whole.chars().take(WORDS_MAX).collect();
+    if words.len() < whole.len() {
+        words.push('…');
+    }
+    words
+}
+
 impl File {
     /// Reads a file's text.
     pub fn read(text: &str) -> Result<File, FileError> {
-        let line_of = |at: usize| {
-            let before = &text.as_bytes()[..at.min(text.len())];
-            1 + before.iter().filter(|byte| **byte == b'\n').count()
-        };
         let file = toml::from_str(text).map(|mut file: File| {
             let routes = file.route.iter_mut().flat_map(|List(routes)| routes);
-            routes.for_each(|route| route.line = line_of(route.to.span().start));
+            routes.for_each(|route| route.line = line_of(text, route.to.span().start));
             file
         });
         file.map_err(|e| {
-            let line = line_of(e.span().map_or(0, |span| span.start));
-            let whole = text.lines().nth(line - 1).unwrap_or_default().trim();
-            let mut words: String = whole.chars().take(WORDS_MAX).collect();
-            if words.len() < whole.len() {
-                words.push('…');
-            }
-            FileError { line, words, why: plain(e.message()) }
+            let line = line_of(text, e.span().map_or(0, |span| span.start));
+            FileError { line, words: words_of(text, line), why: plain(e.message()) }
         })
+    }
+
+    /// The settings that an address of IX's own has, as they stand in the file's text. `file`: its
+    /// name.
+    pub fn of_own_address(&self, text: &str, file: &str) -> Vec<OfOwnAddress> {
+        fn start<T>(value: &Option<Spanned<T>>) -> Option<usize> {
+            value.as_ref().map(|value| value.span().start)
+        }
+        let of_queues = self.vnic.queue.0.values().map(|queue| &queue.filters);
+        let filters = std::iter::once(&self.vnic.filters).chain(of_queues).find_map(start);
+        let found = [
+            (Subject::Gateway, start(&self.gateway_addr)),
+            (Subject::Check, start(&self.address_check)),
+            (Subject::Addr6, start(&self.addr6).or(start(&self.addr6_identifier))),
+            (Subject::Ports, start(&self.local_ports)),
+            (Subject::Filters, filters),
+        ];
+        let settings = found.into_iter().filter_map(|(subject, at)| {
+            let line = line_of(text, at?);
+            let typed = format!("`{}` ({file}, line {line})", words_of(text, line));
+            Some(OfOwnAddress { subject, typed })
+        });
+        settings.collect()
     }
 
     /// The routes that it names. Whether they can be used is asked when addresses and devices are
@@ -397,8 +428,8 @@ impl File {
             let network = |Text(Network(addr, prefix))| (addr, prefix);
             config.host_addrs = networks.into_iter().map(network).collect();
         });
-        put(self.gateway_addr, |List(gateways)| {
-            let gateway = |Text(Address(addr))| addr;
+        put(self.gateway_addr, |gateways| {
+            let (List(gateways), gateway) = (gateways.into_inner(), |Text(Address(addr))| addr);
             config.gateway_addrs = gateways.into_iter().map(gateway).collect();
         });
         put(self.cpu, |List(lists)| {
@@ -408,9 +439,18 @@ impl File {
             let entry = |Arp { ip: Text(ip), mac: Text(mac) }| (ip.0, mac.0);
             config.arp = entries.into_iter().map(entry).collect();
         });
-        put(self.address_check, |Text(Word(check))| config.address_check = check);
-        put(self.addr6, |Text(Word(addr6))| config.addr6 = addr6);
-        put(self.local_ports, |Text(Ports(first, last))| config.local_ports = (first, last));
+        put(self.address_check, |word| {
+            let Text(Word(check)) = word.into_inner();
+            config.address_check = check;
+        });
+        put(self.addr6, |word| {
+            let Text(Word(addr6)) = word.into_inner();
+            config.addr6 = addr6;
+        });
+        put(self.local_ports, |ports| {
+            let Text(Ports(first, last)) = ports.into_inner();
+            config.local_ports = (first, last);
+        });
         put(self.batch, |n| config.batch = n.get());
         put(self.ttl, |n| config.ttl = n.get());
         put(self.backlog, |n| config.backlog = n.get());
@@ -467,8 +507,9 @@ impl Vnic {
     }
 }
 
-fn filters(list: Option<List<Text<Filter>>>) -> impl Iterator<Item = Filter> {
-    list.into_iter().flat_map(|List(texts)| texts).map(|Text(filter)| filter)
+fn filters(list: Option<Spanned<List<Text<Filter>>>>) -> impl Iterator<Item = Filter> {
+    let texts = list.map(Spanned::into_inner).into_iter().flat_map(|List(texts)| texts);
+    texts.map(|Text(filter)| filter)
 }
 
 impl Control {

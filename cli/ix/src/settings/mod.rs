@@ -1,5 +1,6 @@
 //! What `ix run` shall do: configuration file and flags, merged and checked.
 mod file;
+mod of_own_address;
 mod routes;
 mod source;
 mod values;
@@ -16,6 +17,7 @@ use ix_report::problem::{Problem, Result};
 use ix_sys::cpu;
 use ix_vnic::Direction;
 use ix_wire::IpAddr;
+use of_own_address::{OfOwnAddress, Subject};
 use source::Source;
 use std::fmt::Display;
 use std::path::Path;
@@ -35,6 +37,8 @@ pub struct Settings {
     routes: Vec<routes::Wanted>,
     /// Of what addresses of IPv6 are made, if the file says it.
     identifier: Option<Addr6Identifier>,
+    /// Those that an address of IX's own has, as they were typed.
+    of_own_address: Vec<OfOwnAddress>,
     /// Where settings were written, for messages.
     pub source: Source,
 }
@@ -47,11 +51,20 @@ impl Settings {
             settings.read_file(path)?;
         }
         settings.put_flags(args)?;
+        if args.take_address && settings.config.host_addrs.is_empty() {
+            let why = "neither --addr nor `host_addr` names an address to take from Linux";
+            return Err(Problem::new("cannot use `--take-address`", why)
+                .mend("name it with --addr, or leave it out: IX shares Linux's address by port"));
+        }
         // A device behind the program was meant for `ix run`, which says so.
         if crate::command_line::behind_the_program(&args.program, &["--nic"]).is_none() {
             crate::sharing::usual_device(&mut settings.devices, &settings.config)?;
         }
         crate::sharing::settle(&settings.devices, &mut settings.config)?;
+        if settings.config.shares_address {
+            let interface = settings.interfaces().into_iter().next().unwrap_or_default();
+            of_own_address::refuse_shared(&settings.of_own_address, &interface)?;
+        }
         settings.check()?;
         Ok(settings)
     }
@@ -69,8 +82,9 @@ impl Settings {
             let teaches = words.iter().any(|words| e.why.contains(words));
             if teaches { problem } else { problem.mend("see `ix run --help` for an example") }
         })?;
+        self.of_own_address = file.of_own_address(&text, &path_text.to_string());
         self.routes = file.routes();
-        self.identifier = file.addr6_identifier.as_ref().map(|Text(Word(choice))| *choice);
+        self.identifier = file.addr6_identifier.as_ref().map(|one| one.get_ref().0.0);
         file.apply(&mut self.devices, &mut self.access, &mut self.config);
         Ok(())
     }
@@ -87,11 +101,18 @@ impl Settings {
             let network = |Network(addr, prefix)| (addr, prefix);
             config.host_addrs = networks.into_iter().map(network).collect();
         }
+        let of_own_address = &mut self.of_own_address;
+        let mut note = |subject, flag: &str, value: &Option<String>| {
+            let typed = value.as_ref().map(|value| format!("`{flag} {value}`"));
+            of_own_address.extend(typed.map(|typed| OfOwnAddress { subject, typed }));
+        };
         if let Some(Word(source)) = flag("--addr6", &args.addr6)? {
             config.addr6 = source;
+            note(Subject::Addr6, "--addr6", &args.addr6);
         }
         if let Some(Commas(gateways)) = flag("--gateway", &args.gateway)? {
             config.gateway_addrs = gateways.into_iter().map(|Address(addr)| addr).collect();
+            note(Subject::Gateway, "--gateway", &args.gateway);
         }
         if let Some(Cpus(cpus)) = flag("--cpus", &args.cpus)? {
             config.cpus = cpus;
@@ -179,13 +200,23 @@ impl Settings {
                 .mend("for example --nic tap:ix0"));
         }
         if self.config.host_addrs.is_empty() {
-            return Err(Problem::new("no address", "neither --addr nor `host_addr` names one")
-                .mend("for example --addr 10.0.0.2/24"));
+            let why = "neither --addr nor `host_addr` names one";
+            return Err(match self.devices.len() {
+                1 => Problem::new("no address", why).mend("for example --addr 192.0.2.2/24"),
+                _ => {
+                    let why = format!("{why}, and those of Linux are shared on one device only");
+                    Problem::new("no address", why)
+                        .mend("name one for each device with --addr, or a single device")
+                }
+            });
         }
         let first = self.devices.first().and_then(|device| device.parse().ok());
         if let (Addr6::Auto, Some(DeviceSpec::Afxdp { ifname, .. })) = (self.config.addr6, first) {
-            let why = "Linux makes the same address of what routers tell there";
-            return Err(Problem::new(format!("cannot have addr6 = \"auto\" on {ifname}"), why)
+            let why = format!("Linux makes the same address of what routers tell on {ifname}");
+            let of = |one: &&OfOwnAddress| one.subject == Subject::Addr6;
+            let typed = self.of_own_address.iter().rfind(of).map(|one| one.typed.as_str());
+            let what = format!("cannot use {}", typed.unwrap_or("addr6 = \"auto\""));
+            return Err(Problem::new(what, why)
                 .mend("give an address with --addr, or a device of IX's own: --nic tap:ix0"));
         }
         self.settle_identifiers(Path::new(MACHINE_ID))?;
@@ -258,6 +289,7 @@ impl Default for Settings {
             config,
             routes: Vec::new(),
             identifier: None,
+            of_own_address: Vec::new(),
             source: Source::default(),
         }
     }

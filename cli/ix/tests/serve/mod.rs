@@ -44,6 +44,7 @@ mod shared_kinds;
 mod shared_network;
 mod shared_ports;
 mod shared_runs;
+mod shared_settings;
 mod shared_ssh;
 mod ten_addresses;
 mod top;

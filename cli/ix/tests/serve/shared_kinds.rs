@@ -1,6 +1,6 @@
 //! Interfaces at whose address a program cannot be served, or which look as if it could not: each
 //! that is refused gets one line that says what to do, and stays as it was.
-use super::shared_address::{ask, on_linux_address};
+use super::shared_address::{ask, on_linux_address, run_echo};
 use super::shared_network::{has_ip, ip};
 use crate::support::{CLIENT, PATIENCE, SERVICE, TestNet, build_echo, eventually};
 use ix_skip::{Need, skip, skip_part};
@@ -36,9 +36,16 @@ fn judged(net: &TestNet, nic: &str, why: &str, next: &str) {
 /// It is refused with one line that has all of these words, and keeps its XDP program or none.
 #[track_caller]
 fn refused(net: &TestNet, nic: &str, tells: &[&str]) {
+    refused_with(net, &["--nic", nic], tells);
+}
+
+/// The same with these flags, the second of which is the interface.
+#[track_caller]
+fn refused_with(net: &TestNet, flags: &[&str], tells: &[&str]) {
+    let nic = flags[1];
     let program = || net.server.xdp_program(nic).ok().flatten();
     let before = program();
-    let (status, said) = run_there(net, &["--nic", nic]);
+    let (status, said) = run_there(net, flags);
     // Whose address it is may have been said before.
     let lines = said.lines().filter(|line| !line.starts_with("ix: shares ")).count();
     assert_eq!((status, lines), (Some(125), 1), "{nic}: {said}");
@@ -171,6 +178,14 @@ fn the_owner_of_another_program_is_named() {
     run.wait_for("ready", PATIENCE);
     let other = format!("that of process {}, `", run.pid());
     refused(&net, "ixs0", &["another XDP program", &other, "ix run"]);
+    run.terminate();
+    // Runs at the address of Linux: their keeper is nothing to stop.
+    let run = run_echo(&net);
+    refused_with(
+        &net,
+        &["--nic", "ixs0", "--addr", "10.88.0.7/16"],
+        &["other runs share the address of Linux on `ixs0`", "without --addr"],
+    );
     run.terminate();
 }
 

@@ -170,8 +170,11 @@ pub(crate) fn open(
 ) -> Result<OpenedDevice, OpenError> {
     // Another run has the interface's queues, and this one has a link.
     let link = options.shared.as_ref().and_then(|ports| Some(ports.kept()?.link()?.to_owned()));
+    if link.is_some() && matches!(mode, XdpMode::ZeroCopy | XdpMode::Generic) {
+        return Err(other_mode(name, mode, "another run has its queues, and this one a link"));
+    }
     let name = link.as_deref().unwrap_or(name);
-    // What was asked for is about the interface; a link has one mode in which packets reach it.
+    // A link has one mode in which packets reach it, which copies.
     let mode = if link.is_some() { XdpMode::Auto } else { mode };
     let interface =
         Interface::new(name).map_err(|e| OpenError::system("open a socket", name, e))?;
@@ -194,6 +197,15 @@ pub(crate) fn open(
         Some(known) => {
             let KeptProgram { link, sockets, owned } = known;
             let Owned { frags, generic, text, room, .. } = owned;
+            let is_other = match mode {
+                XdpMode::Auto => false,
+                XdpMode::ZeroCopy | XdpMode::Copy => generic,
+                XdpMode::Generic => !generic,
+            };
+            if is_other {
+                let why = "the runs that share it have a program of another mode there";
+                return Err(other_mode(name, mode, why));
+            }
             let bind_mode = if generic { XdpMode::Generic } else { mode };
             (sockets, Attached { link, frags, bind_mode, text }, room as usize)
         }
@@ -285,6 +297,12 @@ pub(crate) fn open(
     // frames without a tag.
     let hardware = (queues == 1 && vlan.is_none()).then(|| HardwareFilters::of(name)).flatten();
     Ok(opened.with_xdp(attachment).with_rss(rss).with_hardware(hardware))
+}
+
+/// The interface is shared by runs, and this one cannot have the mode that it asks for.
+fn other_mode(name: &str, mode: XdpMode, why: &str) -> OpenError {
+    let source = io::Error::other(why);
+    OpenError::ModeRefused { name: name.to_owned(), mode: mode.name(), source }
 }
 
 /// Those of these groups that stay Linux's, because programs of Linux listen to them on the
