@@ -1,7 +1,7 @@
 /* An echo server on IX: what comes in leaves again from the receive buffers themselves.
  *
  *   cc -O2 -o echo echo.c $(pkg-config --cflags --libs libix)
- *   ix run --nic tap:ix0 --addr 10.0.0.2/24 --cpus 0,1 -- ./echo 7
+ *   ix run --nic tap:ix0 --addr 192.0.2.2/24 --cpus 0,1 -- ./echo 7
  *
  * One Linux thread for each elastic thread. When the controller takes one away, its connections move
  * to the others: that is what the team is for.

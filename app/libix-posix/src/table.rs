@@ -230,7 +230,7 @@ fn page() -> String {
     let mut page = String::from(
         "# Socket calls: which goes where\n\n\
          Made from `app/libix-posix/src/table.rs` (`IX_BLESS=1 cargo test -p libix-posix`); do not edit.\n\n\
-         `ix run --nic tap:ix0 --addr 10.0.0.2/24 memcached -u nobody` gives an unmodified program\n\
+         `ix run --nic tap:ix0 --addr 192.0.2.2/24 memcached -u nobody` gives an unmodified program\n\
          sockets on IX (`--posix auto`, the default). Calls for other descriptors go to Linux as ever.\n\
          Cases of `corners` run on Linux and on IX, and every result and errno must be the same.\n\n\
          | call | on a socket of IX | shown by |\n|---|---|---|\n",

@@ -18,8 +18,8 @@ use std::process::ExitCode;
     version,
     after_help = "\
 Examples:
-  ix run --nic tap:ix0 --addr 10.0.0.2/24 ix-frames ip
-  ix run --nic tap:ix0 --addr 10.0.0.2/24 ix-frames ether"
+  ix run --nic tap:ix0 --addr 192.0.2.2/24 ix-frames ip
+  ix run --nic tap:ix0 --addr 192.0.2.2/24 ix-frames ether"
 )]
 struct Args {
     /// What carries the protocol: IPv4 (protocol 253) or Ethernet itself (type 0x88b5).

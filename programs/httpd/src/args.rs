@@ -15,7 +15,7 @@ use std::path::PathBuf;
     after_help = "\
 Examples:
   ix run --nic afxdp:veth1 --addr 10.0.0.2/24 --cpus 1 ix-httpd --page 1024
-  ix run --nic tap:ix0 --addr 10.0.0.2/24 ix-httpd /var/www/html --port 8080
+  ix run --nic tap:ix0 --addr 192.0.2.2/24 ix-httpd /var/www/html --port 8080
   ix-httpd --linux --page 64 --page 8192 --port 8080 --threads 2 --cpus 0-1 --spin
   ab -k -n 100000 -c 64 http://10.0.0.2/1024"
 )]
