@@ -1,5 +1,4 @@
 //! Why there is no device: each message says in one line what, why, and what to do.
-use crate::keeper::is_kept;
 use crate::program_owner::owner_on;
 use std::fmt;
 use std::io;
@@ -43,10 +42,7 @@ pub enum OpenError {
 impl OpenError {
     /// The interface has an XDP program already.
     pub(crate) fn program_present(name: &str) -> OpenError {
-        match is_kept(name) {
-            true => OpenError::SharedByRuns { name: name.to_owned() },
-            false => OpenError::ProgramPresent { name: name.to_owned(), owner: owner_on(name) },
-        }
+        OpenError::ProgramPresent { name: name.to_owned(), owner: owner_on(name) }
     }
 
     pub(crate) fn system(action: &'static str, name: &str, source: io::Error) -> OpenError {

@@ -1,6 +1,6 @@
 //! `ix ctl dump` and `--output`: what a report of a fault has, and what it must not have.
 use crate::support::command::errors;
-use crate::support::{CLIENT, Nic, PATIENCE, SERVICE, TestNet};
+use crate::support::{CLIENT, Nic, PATIENCE, SERVICE, TestNet, eventually};
 use ix_skip::{Need, skip};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -43,7 +43,7 @@ while True:
 /// Says the words over all protocols for as long as `work` runs: short messages, which fit beside
 /// headers.
 fn while_peers_talk<T>(net: &TestNet, work: impl FnOnce() -> T) -> T {
-    let stop = AtomicBool::new(false);
+    let (began, stop) = (AtomicBool::new(false), AtomicBool::new(false));
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let mut stream = net.connect();
@@ -55,8 +55,10 @@ fn while_peers_talk<T>(net: &TestNet, work: impl FnOnce() -> T) -> T {
                     datagrams.send_to(words, SERVICE).expect("sent");
                     datagrams.recv(&mut [0; 100]).expect("it comes back");
                 }
+                began.store(true, Ordering::Relaxed);
             }
         });
+        eventually("peers talk", || began.load(Ordering::Relaxed));
         let done = work();
         stop.store(true, Ordering::Relaxed);
         done

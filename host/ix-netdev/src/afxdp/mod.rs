@@ -14,7 +14,7 @@ use crate::error::{OpenError, bpf_error};
 use crate::groups::{Groups, hear, of_linux};
 use crate::hardware::HardwareFilters;
 use crate::held_ports::HeldPorts;
-use crate::keeper::{KeptProgram, keeper_error};
+use crate::keeper::{KeptProgram, is_kept, keeper_error};
 use crate::xdp::{near, program, shared_program};
 use ix_mem::ROOM_BYTES;
 use ix_nic::{MTU_MAX, NicInfo, NicKind, Steering, XdpBind, XdpFeatures, XdpMode};
@@ -459,6 +459,10 @@ fn attach_program(
     }
     let error = last.unwrap_or_else(|| io::ErrorKind::Unsupported.into());
     Err(match error.raw_os_error() {
+        // A run that shares has a keeper itself.
+        Some(libc::EBUSY | libc::EEXIST) if shared.is_none() && is_kept(name) => {
+            OpenError::SharedByRuns { name: name.to_owned() }
+        }
         Some(libc::EBUSY | libc::EEXIST) => OpenError::program_present(name),
         Some(libc::EOPNOTSUPP) if mode != XdpMode::Auto => {
             OpenError::ModeRefused { name: name.to_owned(), mode: mode.name(), source: error }
