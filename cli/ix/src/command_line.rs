@@ -52,8 +52,8 @@ pub fn wants_json(args: &[OsString]) -> bool {
     args.iter().skip(1).any(is_json) && !OWN.contains(&first)
 }
 
-/// Whether a wrong command line asks for messages as JSON. Where it is wrong, none tells the program
-/// from a flag's value, so only words behind `--` are not looked at.
+/// Whether a wrong command line asks for messages as JSON. Where it is wrong, the program cannot be
+/// told from a flag's value, so only words behind `--` are not looked at.
 pub fn wants_json_log(args: &[OsString]) -> bool {
     const FLAG: &str = "--log-format";
     let own = args.iter().skip(1).take_while(|word| *word != "--");
