@@ -22,7 +22,7 @@ use source::Source;
 use std::fmt::Display;
 use std::path::Path;
 use std::str::FromStr;
-use values::{Address, Commas, Cpus, Metrics, Network, Text, Word};
+use values::{Address, Commas, Cpus, Metrics, Network, Word};
 
 /// A checked configuration.
 #[derive(Clone, Debug, PartialEq)]
