@@ -13,7 +13,8 @@ pub const MACHINE_ID: &str = "/etc/machine-id";
 /// The machine's number is the key, so nobody learns it from the result (machine-id(5) wants that).
 pub fn of_interface(machine_id: &Path, interface: &str) -> Option<[u8; 16]> {
     let text = fs::read_to_string(machine_id).ok()?;
-    let number = u128::from_str_radix(text.trim(), 16).ok().filter(|number| *number != 0)?;
+    let digits = Some(text.trim()).filter(|digits| digits.len() == 32)?;
+    let number = u128::from_str_radix(digits, 16).ok().filter(|number| *number != 0)?;
     let mut hasher = SipHasher24::new_with_key(&number.to_be_bytes());
     hasher.write(b"addresses of ix on ");
     hasher.write(interface.as_bytes());
@@ -37,7 +38,12 @@ mod tests {
         assert_ne!(of(id, "ix1"), Some(secret));
         assert_ne!(of("0123456789abcdef0123456789abcdee", "ix0"), Some(secret));
         assert_ne!(secret, 0x0123_4567_89ab_cdef_0123_4567_89ab_cdef_u128.to_be_bytes());
-        for none in ["", "uninitialized\n", "0", "0123456789abcdef0123456789abcdef0"] {
+        for none in [
+            "",
+            "uninitialized\n",
+            "00000000000000000000000000000000",
+            "0123456789abcdef0123456789abcdef0",
+        ] {
             assert_eq!(of(none, "ix0"), None, "{none}");
         }
         fs::remove_file(&file).expect("remove");

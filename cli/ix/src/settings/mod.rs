@@ -75,7 +75,7 @@ impl Settings {
             Problem::new(format!("cannot use the configuration {path_text}"), e)
                 .mend("give an existing file with -c")
         })?;
-        let mut file = File::read(&text).map_err(|e| {
+        let file = File::read(&text).map_err(|e| {
             let what = format!("cannot use `{}` ({path_text}, line {})", e.words, e.line);
             let problem = Problem::new(what, &e.why);
             let words = ["for example", "there are", "out of range", "not one of"];
@@ -83,10 +83,15 @@ impl Settings {
             if teaches { problem } else { problem.mend("see `ix run --help` for an example") }
         })?;
         self.of_own_address = file.of_own_address(&text, &path_text.to_string());
+        self.take(file);
+        Ok(())
+    }
+
+    /// Puts what the file says over what is there.
+    fn take(&mut self, mut file: File) {
         self.routes = file.routes();
         self.identifier = file.addr6_identifier.as_ref().map(|one| one.get_ref().0.0);
         file.apply(&mut self.devices, &mut self.access, &mut self.config);
-        Ok(())
     }
 
     fn put_flags(&mut self, args: &RunArgs) -> Result<()> {
@@ -318,9 +323,7 @@ mod tests {
 
     fn file(text: &str) -> Settings {
         let mut settings = Settings::default();
-        let mut file = File::read(text).expect("a file that can be used");
-        settings.routes = file.routes();
-        file.apply(&mut settings.devices, &mut settings.access, &mut settings.config);
+        settings.take(File::read(text).expect("a file that can be used"));
         settings
     }
 

@@ -121,7 +121,7 @@ mod tests {
     #[test]
     fn each_flag_is_of_use_at_linuxs_address_or_refused_there() {
         const REFUSED: [&str; 3] = ["gateway", "addr6", "take-address"];
-        const OF_USE: [&str; 27] = [
+        const OF_USE: [&str; 26] = [
             "addr",
             "batch",
             "config",
@@ -146,7 +146,6 @@ mod tests {
             "stats",
             "syscalls",
             "user",
-            "version",
             "wake-us",
             "without",
         ];
