@@ -49,6 +49,11 @@ pub fn overlap(one: IpAddr, other: IpAddr) -> bool {
     one == other || same_family && (is_wildcard(one) || is_wildcard(other))
 }
 
+/// Whether a socket at an address hears IPv4, and whether it hears IPv6.
+pub fn of(ip: IpAddr) -> [bool; 2] {
+    [EVERY_V4, EVERY_V6].map(|family| overlap(ip, family))
+}
+
 /// The address of a packet is in this link's scope only (RFC 4291 section 2.5.6).
 pub fn is_of_link(ip: IpAddr) -> bool {
     matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
@@ -72,6 +77,7 @@ mod tests {
         ] {
             assert_eq!((hears(at, v4), hears(at, v6)), (hears_v4, hears_v6), "{at}");
             assert_eq!((overlap(at, v4), overlap(v6, at)), (hears_v4, hears_v6), "{at}");
+            assert_eq!(of(at), [at.is_ipv4() || at == EVERY, at.is_ipv6()], "{at}");
         }
         assert!(!overlap(EVERY_V4, EVERY_V6));
         assert!(overlap(EVERY_V4, EVERY) && overlap(EVERY, EVERY_V6) && overlap(EVERY, EVERY));

@@ -1,6 +1,6 @@
 //! Ports of Linux that only root of the machine may bind. A program that is root of a user
 //! namespace asks its broker to bind them.
-use crate::{fds, mem, real};
+use crate::{family, fds, mem, real};
 use core::mem::{offset_of, zeroed};
 use core::ptr::{addr_of_mut, null_mut};
 use core::sync::atomic::{AtomicI32, Ordering};
@@ -52,15 +52,17 @@ pub unsafe fn bind(fd: RawFd, address: *const sockaddr, len: socklen_t) -> c_int
 }
 
 /// Has the broker keep what comes in by IX's interface from a socket of Linux beside IX's, before
-/// it is bound to this port. It cannot where the program has no broker to ask: then a peer that is
-/// too early hears Linux. `EADDRINUSE`: another run has the port.
-pub fn keep_from_network(fd: RawFd, port: u16) -> Result<(), c_int> {
+/// it is bound to this address. It cannot where the program has no broker to ask: then a peer that
+/// is too early hears Linux. `EADDRINUSE`: another run has the port there.
+pub fn keep_from_network(fd: RawFd, at: SocketAddr) -> Result<(), c_int> {
     let broker = BROKER.load(Ordering::Relaxed);
     if broker < 0 {
         return Ok(());
     }
-    let port = port.to_be_bytes();
-    // SAFETY: two bytes of ours.
+    let [high, low] = at.port().to_be_bytes();
+    let [v4, v6] = family::of(at.ip());
+    let port = [high, low, u8::from(v4) | u8::from(v6) << 1];
+    // SAFETY: three bytes of ours.
     match unsafe { ask(broker, fd, port.as_ptr().cast(), port.len() as socklen_t) } {
         libc::EADDRINUSE => Err(libc::EADDRINUSE),
         _ => Ok(()),

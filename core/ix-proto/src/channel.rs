@@ -148,16 +148,19 @@ codec_enum!(FromImage {
     18 = Groups { groups },
 });
 
-/// A port of the address that IX shares with Linux.
+/// A port of the addresses of one family that IX shares with Linux. As on Linux, the other family's
+/// port of the same number may be another program's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SharedPort {
     /// Of UDP, not of TCP.
     pub udp: bool,
+    /// Of IPv6, not of IPv4.
+    pub v6: bool,
     /// Its number.
     pub number: u16,
 }
 
-codec_struct!(SharedPort { udp, number });
+codec_struct!(SharedPort { udp, v6, number });
 
 /// Why a port cannot be claimed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -321,7 +324,7 @@ mod tests {
             info in any_info_with(1..=16, 16),
             change in any_change(),
         ) {
-            let port = SharedPort { udp: pid % 2 == 0, number: pid as u16 };
+            let port = SharedPort { udp: pid % 2 == 0, v6: pid % 3 == 0, number: pid as u16 };
             let hop = ix_wire::IpAddr::v4(pid.to_be_bytes());
             for message in [
                 FromImage::Hello { pid, asker: serial },

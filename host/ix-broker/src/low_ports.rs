@@ -5,16 +5,16 @@
 //! would let the program do: who asks must have the right to bind such ports in the program's own
 //! namespace, and the socket must be of this network namespace.
 //!
-//! Where the address is shared with Linux (`--addr` is left out), a request with a port alone has
-//! the broker say whether another run has it, and keep what comes in by IX's interface from the
-//! socket: a program, of whichever user, has no right to that. A connection that
+//! Where the address is shared with Linux (`--addr` is left out), a request with a port and the
+//! families of its addresses alone has the broker say whether another run has it there, and keep
+//! what comes in by IX's interface from the socket: a program, of whichever user, has no right to that. A connection that
 //! Linux accepted before the dataplane begins would break when IX has the port.
 //!
 //! A request is the address, with the socket and an end of a pair on which the errno comes back; 0
 //! is none. A thread of its own carries them out, one at a time: a program that sends what takes
 //! long to close keeps only itself waiting.
 use ix_launch::NamespaceRoot;
-use ix_netdev::{HeldPorts, Transport};
+use ix_netdev::{Family, HeldPorts, Transport};
 use ix_sys::poll::is_mute;
 use ix_sys::process::Process;
 use ix_sys::socket::{self, bind_inet, get_option, pair, receive_with_fds, tell_senders};
@@ -90,10 +90,10 @@ impl LowPorts {
         // Who sent it as another user may have executed a set-uid program since.
         let sender = message.sender.as_ref().filter(|_| message.sender_user == Some(ROOT));
         let done = match (address, &self.shared) {
-            (Some([high, low]), Some(shared)) => {
+            (Some([high, low, families]), Some(shared)) => {
                 let port = u16::from_be_bytes([*high, *low]);
                 keep_from(socket.as_fd(), shared)
-                    .and_then(|()| is_free(socket.as_fd(), port, shared))
+                    .and_then(|()| is_free(socket.as_fd(), (port, *families), shared))
             }
             _ => self.bind(socket.as_fd(), address, sender),
         };
@@ -165,10 +165,18 @@ fn keep_from(socket: BorrowedFd<'_>, shared: &SharedInterface) -> io::Result<()>
     socket::refuse_from(socket, shared.index)
 }
 
-/// Whether nobody else has a port that Linux would let the socket share.
-fn is_free(socket: BorrowedFd<'_>, port: u16, shared: &SharedInterface) -> io::Result<()> {
+/// Whether nobody else has a port that Linux would let the socket share, at addresses of these
+/// families: a bit for each.
+fn is_free(
+    socket: BorrowedFd<'_>,
+    (port, families): (u16, u8),
+    shared: &SharedInterface,
+) -> io::Result<()> {
     let is_tcp = get_option::<i32>(socket, libc::SOL_SOCKET, libc::SO_TYPE)? == libc::SOCK_STREAM;
-    shared.ports.is_free(if is_tcp { Transport::Tcp } else { Transport::Udp }, port)
+    let transport = if is_tcp { Transport::Tcp } else { Transport::Udp };
+    let has = |family: &Family| families & 1 << *family as u8 != 0;
+    let mut families = Family::ALL.into_iter().filter(has);
+    families.try_for_each(|family| shared.ports.is_free(transport, family, port))
 }
 
 /// The first port that is everybody's, in this network namespace.

@@ -1,7 +1,7 @@
 //! The addresses that IX shares with Linux: the broker claims ports for the dataplane, and tells it
 //! what Linux knows of addresses, routes and next hops, now and whenever it changes.
 use ix_entry::Channel;
-use ix_netdev::{Conflict, HeldPorts, HostNet, Neighbour, Network, Transport};
+use ix_netdev::{Conflict, Family, HeldPorts, HostNet, Neighbour, Network, Transport};
 use ix_proto::{ClaimRefused, Codec, FromImage, SharedPort, ToImage};
 use ix_sys::{random, say};
 use ix_wire::IpAddr;
@@ -199,7 +199,9 @@ impl SharedAddress {
             FromImage::ReturnPorts { first, last } => {
                 self.ports.return_outgoing((*first, *last));
             }
-            FromImage::Release(port) => self.ports.release(transport(*port), port.number),
+            FromImage::Release(port) => {
+                self.ports.release(transport(*port), family(*port), port.number);
+            }
             FromImage::Resolve { hop } => {
                 let known = self.net.want((*hop).into());
                 known.into_iter().for_each(|neighbour| self.tell(said(neighbour)));
@@ -227,7 +229,7 @@ impl SharedAddress {
         if port.number == 0 {
             return Err(ClaimRefused::Denied);
         }
-        let held = self.ports.hold(transport(port), port.number);
+        let held = self.ports.hold(transport(port), family(port), port.number);
         held.map_err(|e| match e.raw_os_error() {
             Some(libc::EADDRINUSE) => ClaimRefused::InUse,
             why => {
@@ -263,6 +265,10 @@ impl SharedAddress {
 
 fn transport(port: SharedPort) -> Transport {
     if port.udp { Transport::Udp } else { Transport::Tcp }
+}
+
+fn family(port: SharedPort) -> Family {
+    if port.v6 { Family::V6 } else { Family::V4 }
 }
 
 fn said((hop, mac): Neighbour) -> ToImage {

@@ -5,7 +5,9 @@
 //! this process, and removes the XDP program with its link: then Linux has the ports again.
 use crate::keeper::{JoinError, Kept, KeptProgram};
 use crate::listeners;
-use crate::xdp::{FRAGMENT_KEY, FRAGMENT_KEY_V6, Maps, OWNERS, PORTS, TO_SOCKETS};
+use crate::xdp::{
+    ALL_PORTS, FAMILY_PORTS, FRAGMENT_KEY, FRAGMENT_KEY_V6, Maps, OWNERS, PORTS, TO_SOCKETS,
+};
 use ix_sys::bpf::{Map, MapKind, Memory};
 use ix_sys::limits::{self, Resource};
 use ix_sys::socket::{self, bind_inet, connect_inet, set_option};
@@ -70,6 +72,28 @@ impl fmt::Display for Transport {
     }
 }
 
+/// A family of addresses. Each has ports of its own, as on Linux: that of one may be IX's, and that
+/// of the same number of the other one a Linux program's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[allow(missing_docs)]
+pub enum Family {
+    V4,
+    V6,
+}
+
+impl Family {
+    /// Both.
+    pub const ALL: [Family; 2] = [Family::V4, Family::V6];
+
+    /// That of an address.
+    pub fn of(address: IpAddr) -> Family {
+        if address.is_ipv4() { Family::V4 } else { Family::V6 }
+    }
+}
+
+/// A port of one protocol and family.
+type PortKey = (Transport, Family, u16);
+
 /// The ports of one interface that IX owns.
 pub struct HeldPorts {
     addresses: Mutex<Vec<IpAddr>>,
@@ -88,7 +112,7 @@ pub struct HeldPorts {
     /// The number of this run among the owners of ports.
     owner: u32,
     kept: Option<Kept>,
-    held: Mutex<BTreeMap<(Transport, u16), Held>>,
+    held: Mutex<BTreeMap<PortKey, Held>>,
     /// Ranges of TCP ports for outgoing connections beside the first block.
     added: Mutex<Vec<(u16, u16)>>,
 }
@@ -116,7 +140,8 @@ impl Rest {
 
 /// What keeps Linux from a port.
 struct Held {
-    /// For each address one, or one for all that there are and will be.
+    /// For each address one, or one for all that there are and will be, which is that of both
+    /// families.
     sockets: Vec<(Option<IpAddr>, OwnedFd)>,
     /// Sockets of the program's users may share it.
     shares: bool,
@@ -156,7 +181,7 @@ impl HeldPorts {
     /// socket.
     pub fn new(addresses: Vec<IpAddr>, interface: u32, user: u32) -> Result<HeldPorts, Error> {
         let made = |e| Error::new(NO_MAP, e);
-        let owned = Map::new(MapKind::Array, c"ix_ports", 2 * PORTS).map_err(made)?;
+        let owned = Map::new(MapKind::Array, c"ix_ports", ALL_PORTS).map_err(made)?;
         let rest = Rest::new(ALONE).map_err(made)?;
         Ok(HeldPorts::with((addresses, interface), user, (owned, Some(rest)), (ALONE, None)))
     }
@@ -178,7 +203,7 @@ impl HeldPorts {
         let maps = match (next(), next(), next(), next(), next()) {
             (None, ..) => {
                 let made = JoinError::Refused;
-                let owned = Map::new(MapKind::Array, c"ix_ports", 2 * PORTS).map_err(made)?;
+                let owned = Map::new(MapKind::Array, c"ix_ports", ALL_PORTS).map_err(made)?;
                 (owned, Some(Rest::new(owner).map_err(made)?))
             }
             (Some(owned), Some(fragments), Some(fragments_v6), Some(owners), Some(links)) => {
@@ -188,6 +213,9 @@ impl HeldPorts {
             }
             (Some(owned), ..) => (Map::of(owned), None),
         };
+        if maps.0.get(ALL_PORTS - 1).is_err() {
+            return Err(JoinError::Refused(io::Error::other("it is of another version of IX")));
+        }
         Ok(HeldPorts::with((addresses, interface), user, maps, (owner, Some(kept))))
     }
 
@@ -293,80 +321,100 @@ impl HeldPorts {
 
     /// Whether somebody else listens on Linux at a port that both could share: a service of the
     /// same user, which would hear nothing from other hosts any more.
-    fn is_anothers(&self, port: u16) -> bool {
+    fn is_anothers(&self, family: Family, port: u16) -> bool {
         let own = self.own_sockets.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(own) = own.as_ref() else { return false };
-        let found = listeners::at(port, &self.addresses());
+        let found = listeners::at(port, &self.addresses_of(family));
         found.is_ok_and(|found| found.iter().any(|socket| !own.contains(socket)))
     }
 
-    /// Takes a port for IX, from the next packet on; nothing happens if IX has it already.
+    fn addresses_of(&self, family: Family) -> Vec<IpAddr> {
+        let mut all = self.addresses();
+        all.retain(|own| Family::of(*own) == family);
+        all
+    }
+
+    /// Takes a port for IX, from the next packet on; nothing happens if IX has it already. At
+    /// addresses of the other family it is whose it was.
     ///
     /// # Errors
     /// `EADDRINUSE`: Linux has it. `EACCES`: the program's user may not bind it. `EMFILE`: so many
     /// are held that this process would lack descriptors. Others of the system.
-    pub fn hold(&self, transport: Transport, port: u16) -> io::Result<()> {
+    pub fn hold(&self, transport: Transport, family: Family, port: u16) -> io::Result<()> {
+        let port_key = (transport, family, port);
         if self.user != 0 && port < unprivileged_port() {
             return Err(io::Error::from_raw_os_error(libc::EACCES));
         }
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        if held.contains_key(&(transport, port)) {
+        if held.contains_key(&port_key) {
             return Ok(());
         }
         let is_tcp = transport == Transport::Tcp;
-        self.is_free(transport, port)?;
-        has_room(&held, self.addresses().len())?;
-        let bound = self.bind_all((transport, port), &self.addresses(), How::Shares);
+        self.is_free(transport, family, port)?;
+        let addresses = self.addresses_of(family);
+        has_room(&held, addresses.len())?;
+        let bound = self.bind_all((transport, port), &addresses, How::Shares);
         let (sockets, is_reused) = match bound {
             Err(e) if e.raw_os_error() == Some(libc::EADDRINUSE) && is_tcp => {
                 // Connections of a server that has just stopped may be in TIME-WAIT.
-                (self.bind_all((transport, port), &self.addresses(), How::Reuses)?, true)
+                (self.bind_all((transport, port), &addresses, How::Reuses)?, true)
             }
             bound => (bound?, false),
         };
-        self.owned.set(key(transport, port), self.owner)?;
+        self.owned.set(key(port_key), self.owner)?;
         if is_reused
             && let Err(e) = sockets.iter().try_for_each(|(_, socket)| close_to_others(socket))
         {
-            let _ = self.owned.set(key(transport, port), 0);
+            let _ = self.owned.set(key(port_key), 0);
             return Err(e);
         }
-        if self.is_another_runs(transport, port) {
+        if self.is_another_runs(port_key) {
             // At the same moment.
             return Err(io::Error::from_raw_os_error(libc::EADDRINUSE));
         }
-        held.insert((transport, port), Held { sockets, shares: true });
+        held.insert(port_key, Held { sockets, shares: true });
         Ok(())
     }
 
     /// An error, `EADDRINUSE`, if another owner has a port that Linux would let a socket of the
     /// program share: another run, whose holder is of the same user, or a service of that user.
-    pub fn is_free(&self, transport: Transport, port: u16) -> io::Result<()> {
+    pub fn is_free(&self, transport: Transport, family: Family, port: u16) -> io::Result<()> {
         let is_tcp = transport == Transport::Tcp;
-        if self.is_another_runs(transport, port) || is_tcp && self.is_anothers(port) {
+        let is_runs = self.is_another_runs((transport, family, port));
+        if is_runs || is_tcp && self.is_anothers(family, port) {
             return Err(io::Error::from_raw_os_error(libc::EADDRINUSE));
         }
         Ok(())
     }
 
     /// Whether a port is that of another run on the interface.
-    fn is_another_runs(&self, transport: Transport, port: u16) -> bool {
-        let owner = self.owned.get(key(transport, port));
+    fn is_another_runs(&self, port: PortKey) -> bool {
+        let owner = self.owned.get(key(port));
         owner.is_ok_and(|owner| owner != 0 && owner != self.owner)
     }
 
-    /// Takes a port for connections that IX opens, which nobody else may have on any address.
+    /// Takes a port of both families for connections that IX opens, which nobody else may have on
+    /// any address.
     fn take_alone(&self, transport: Transport, port: u16) -> io::Result<()> {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        if held.contains_key(&(transport, port)) {
+        let of_families = Family::ALL.map(|family| (transport, family, port));
+        if of_families.iter().any(|port| held.contains_key(port)) {
             return Err(io::Error::from_raw_os_error(libc::EADDRINUSE));
         }
         has_room(&held, 1)?;
-        let socket = bind_everywhere(transport, port)?;
-        self.owned.set(key(transport, port), self.owner)?;
-        let sockets = vec![(None, socket)];
-        held.insert((transport, port), Held { sockets, shares: false });
+        let mut sockets = vec![(None, bind_everywhere(transport, port)?)];
+        for port in of_families {
+            self.owned.set(key(port), self.owner)?;
+            // The first one has the socket for both.
+            held.insert(port, Held { sockets: std::mem::take(&mut sockets), shares: false });
+        }
         Ok(())
+    }
+
+    /// Gives back what [`HeldPorts::take_alone`] has taken.
+    fn release_alone(&self, transport: Transport, port: u16) {
+        // The first one has the socket.
+        Family::ALL.iter().rev().for_each(|family| self.release(transport, *family, port));
     }
 
     /// The addresses whose ports are shared.
@@ -390,18 +438,22 @@ impl HeldPorts {
                 after.push(*address);
                 continue;
             }
-            let bind = |(&(transport, port), held): (&(Transport, u16), &Held)| {
+            let concerns = |(_, family, _): &PortKey, held: &Held| {
                 // A socket for all addresses holds it there as well.
-                let addresses: &[IpAddr] = if held.shares { &[*address] } else { &[] };
+                held.shares && *family == Family::of(*address)
+            };
+            let bind = |(key, held): (&PortKey, &Held)| {
+                let (transport, _, port) = *key;
+                let addresses: &[IpAddr] = if concerns(key, held) { &[*address] } else { &[] };
                 let bound = self.bind_all((transport, port), addresses, How::Shares);
                 bound.map_err(|e| {
                     let errno = e.raw_os_error().unwrap_or(libc::EADDRINUSE);
                     Conflict { address: *address, transport, port, errno }
                 })
             };
-            let room = has_room(&held, held.len());
+            let room = has_room(&held, held.iter().filter(|(key, held)| concerns(key, held)).count());
             let no_room = || {
-                let (&(transport, port), _) = held.iter().next()?;
+                let (&(transport, _, port), _) = held.iter().find(|(key, held)| concerns(key, held))?;
                 Some(Conflict { address: *address, transport, port, errno: libc::EMFILE })
             };
             if let Some(conflict) = room.err().and_then(|_| no_room()) {
@@ -470,11 +522,11 @@ impl HeldPorts {
     }
 
     /// Gives a port back to Linux.
-    pub fn release(&self, transport: Transport, port: u16) {
+    pub fn release(&self, transport: Transport, family: Family, port: u16) {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(before) = held.remove(&(transport, port)) {
+        if let Some(before) = held.remove(&(transport, family, port)) {
             // It cannot fail: the entry exists.
-            let _ = self.owned.set(key(transport, port), 0);
+            let _ = self.owned.set(key((transport, family, port)), 0);
             drop(before);
         }
     }
@@ -517,7 +569,7 @@ impl HeldPorts {
         let before = added.len();
         added.retain(|has| *has != range);
         if added.len() != before {
-            (range.0..=range.1).for_each(|port| self.release(Transport::Tcp, port));
+            (range.0..=range.1).for_each(|port| self.release_alone(Transport::Tcp, port));
         }
     }
 
@@ -559,7 +611,9 @@ impl HeldPorts {
         for port in first..=last {
             for transport in transports {
                 if let Err(e) = self.take_alone(*transport, port) {
-                    taken.into_iter().for_each(|(transport, port)| self.release(transport, port));
+                    for (transport, port) in taken {
+                        self.release_alone(transport, port);
+                    }
                     return Err((port, e));
                 }
                 taken.push((*transport, port));
@@ -620,7 +674,7 @@ fn close_to_others(holder: &OwnedFd) -> io::Result<()> {
 
 /// Whether this process may have so many more sockets behind ports: a program takes as many as it
 /// likes, and everything else that is done for it takes descriptors too.
-fn has_room(held: &BTreeMap<(Transport, u16), Held>, more: usize) -> io::Result<()> {
+fn has_room(held: &BTreeMap<PortKey, Held>, more: usize) -> io::Result<()> {
     let soft = limits::get(Resource::Descriptors)?.soft;
     let most = soft.saturating_sub(OTHER_DESCRIPTORS).max(soft / 2);
     let sockets: usize = held.values().map(|held| held.sockets.len()).sum();
@@ -628,8 +682,8 @@ fn has_room(held: &BTreeMap<(Transport, u16), Held>, more: usize) -> io::Result<
     if has { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EMFILE)) }
 }
 
-fn key(transport: Transport, port: u16) -> u32 {
-    transport as u32 * PORTS + u32::from(port)
+fn key((transport, family, port): PortKey) -> u32 {
+    family as u32 * FAMILY_PORTS + transport as u32 * PORTS + u32::from(port)
 }
 
 fn local_ports() -> (u16, u16) {

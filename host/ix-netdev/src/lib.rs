@@ -48,7 +48,7 @@ pub use device::{DeviceEvent, DeviceUpdate, OpenOptions, OpenedDevice, SharedMem
 pub use error::OpenError;
 pub use exchange::{Exchange, PORTS_MAX, PortCounts, PortRates};
 pub use firewall::firewall_chains;
-pub use held_ports::{Conflict, HeldPorts, Transport};
+pub use held_ports::{Conflict, Family, HeldPorts, Transport};
 pub use host_net::{HostChanges, HostNet, Neighbour, Network};
 pub use host_routes::Way;
 pub use keeper::{JoinError, is_kept, keep};

@@ -18,7 +18,8 @@ const INET_DIAG_SKV6ONLY: u16 = 11;
 /// `TCP_LISTEN`, as a bit.
 const LISTENS: u32 = 1 << 10;
 
-/// The file numbers of TCP sockets that listen at a port of these addresses or of all.
+/// The file numbers of TCP sockets that listen at a port of these addresses or of all of a family
+/// that they have.
 pub(crate) fn at(port: u16, addresses: &[IpAddr]) -> Result<Vec<u64>, Error> {
     let mut asks = Netlink::open_diagnosis()?;
     let mut found = Vec::new();
@@ -46,7 +47,8 @@ fn parse(body: &[u8], port: u16, addresses: &[IpAddr]) -> Option<u64> {
     let said = || attributes(body.get(ANSWER..).unwrap_or_default());
     let v6_only = || said().any(|(kind, only)| kind == INET_DIAG_SKV6ONLY && only != [0]);
     let hears = match source {
-        IpAddr::V4(own) => own.is_unspecified() || addresses.contains(&source),
+        IpAddr::V4(own) if own.is_unspecified() => addresses.iter().any(IpAddr::is_ipv4),
+        IpAddr::V4(_) => addresses.contains(&source),
         IpAddr::V6(own) if own.is_unspecified() => {
             addresses.iter().any(|shared| shared.is_ipv6() || !v6_only())
         }

@@ -2,7 +2,7 @@
 //! and links.
 use crate::common::{LINUX_IP, OUR_IP, eventually};
 use crate::linux_address::pair;
-use ix_netdev::{HeldPorts, OpenOptions, OpenedDevice, Transport, keep, open};
+use ix_netdev::{Family, HeldPorts, OpenOptions, OpenedDevice, Transport, keep, open};
 use ix_sys::socket;
 use ix_testbed::Namespace;
 use std::io::ErrorKind;
@@ -90,10 +90,10 @@ fn runs_share_an_interface_and_none_breaks_another() {
     let second = start(&here);
     let far = second.ports.link().expect("the second one has a link").to_owned();
     here.run(|| {
-        first.ports.hold(Transport::Tcp, 80).expect("free");
-        second.ports.hold(Transport::Tcp, 81).expect("free");
-        second.ports.hold(Transport::Udp, 53).expect("free");
-        let taken = second.ports.hold(Transport::Tcp, 80).expect_err("the first one has it");
+        first.ports.hold(Transport::Tcp, Family::V4, 80).expect("free");
+        second.ports.hold(Transport::Tcp, Family::V4, 81).expect("free");
+        second.ports.hold(Transport::Udp, Family::V4, 53).expect("free");
+        let taken = second.ports.hold(Transport::Tcp, Family::V4, 80).expect_err("the first one has it");
         assert_eq!(taken.kind(), ErrorKind::AddrInUse);
     });
     // Nobody answers for either; Linux serves on, and refuses the rest.
@@ -127,12 +127,12 @@ fn runs_share_an_interface_and_none_breaks_another() {
     // The next one has a link too: the queues rest for a while.
     let third = start(&here);
     assert!(third.ports.link().is_some_and(|link| link != far));
-    here.run(|| third.ports.hold(Transport::Tcp, 80)).expect("free again");
+    here.run(|| third.ports.hold(Transport::Tcp, Family::V4, 80)).expect("free again");
     assert_eq!(ask(&there, 80), silent);
     std::thread::sleep(Duration::from_secs(2));
     let fourth = start(&here);
     assert!(fourth.ports.link().is_none(), "the queues are free again");
-    here.run(|| fourth.ports.hold(Transport::Tcp, 82)).expect("free");
+    here.run(|| fourth.ports.hold(Transport::Tcp, Family::V4, 82)).expect("free");
     assert_eq!([22, 80, 81, 82].map(|port| ask(&there, port)), [Ok(()), silent, silent, silent]);
 
     // They end in order, and nothing is left.

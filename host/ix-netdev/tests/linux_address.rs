@@ -1,7 +1,7 @@
 //! What IX has of an address that it shares with Linux: ports that Linux is kept from, and the
 //! neighbours that Linux knows.
 use crate::common::{LINUX_IP, OUR_IP, eventually, namespace};
-use ix_netdev::{Conflict, HeldPorts, HostNet, Transport};
+use ix_netdev::{Conflict, Family, HeldPorts, HostNet, Transport};
 use ix_proto::routes::{HostNetwork, RouteTable};
 use ix_sys::limits::{self, Limit, Resource};
 use ix_testbed::{Namespace, VethEnd};
@@ -37,18 +37,18 @@ fn a_port_is_held_from_linux_until_it_is_released() {
     here.run(|| {
         let ports = HeldPorts::new(vec![own.into()], 0, 0).expect("root");
         let taken = TcpListener::bind((own, 80)).expect("free");
-        assert_eq!(kind(ports.hold(Transport::Tcp, 80)), Err(ErrorKind::AddrInUse));
+        assert_eq!(kind(ports.hold(Transport::Tcp, Family::V4, 80)), Err(ErrorKind::AddrInUse));
         drop(taken);
-        ports.hold(Transport::Tcp, 80).expect("free now");
-        ports.hold(Transport::Tcp, 80).expect("held already");
+        ports.hold(Transport::Tcp, Family::V4, 80).expect("free now");
+        ports.hold(Transport::Tcp, Family::V4, 80).expect("held already");
         // The standard library sets SO_REUSEADDR.
         for at in [own, Ipv4Addr::UNSPECIFIED] {
             assert_eq!(kind(TcpListener::bind((at, 80))), Err(ErrorKind::AddrInUse), "{at}");
         }
         kind(UdpSocket::bind((own, 80))).expect("another protocol");
-        ports.hold(Transport::Udp, 80).expect("free");
+        ports.hold(Transport::Udp, Family::V4, 80).expect("free");
         assert_eq!(kind(UdpSocket::bind((own, 80))), Err(ErrorKind::AddrInUse));
-        ports.release(Transport::Tcp, 80);
+        ports.release(Transport::Tcp, Family::V4, 80);
         kind(TcpListener::bind((own, 80))).expect("Linux has it again");
         drop(ports);
         kind(UdpSocket::bind((own, 80))).expect("Linux has it again");
@@ -68,13 +68,13 @@ fn a_port_in_time_wait_can_be_had() {
     drop((client, listener));
     here.run(|| {
         let ports = HeldPorts::new(vec![own.into()], 0, 0).expect("root");
-        ports.hold(Transport::Tcp, 80).expect("as on Linux");
+        ports.hold(Transport::Tcp, Family::V4, 80).expect("as on Linux");
         for at in [own, Ipv4Addr::UNSPECIFIED] {
             assert_eq!(kind(TcpListener::bind((at, 80))), Err(ErrorKind::AddrInUse), "{at}");
         }
         // Nobody is let in while it is held.
         assert_eq!(kind(TcpStream::connect((own, 80))), Err(ErrorKind::ConnectionRefused));
-        ports.release(Transport::Tcp, 80);
+        ports.release(Transport::Tcp, Family::V4, 80);
         kind(TcpListener::bind((own, 80))).expect("Linux has it again");
     });
 }
@@ -105,19 +105,19 @@ fn a_service_of_linux_does_not_share_its_port_unasked() {
         let other = listens(Ipv6Addr::UNSPECIFIED.into(), 1);
         let ports = HeldPorts::new(vec![own.into()], 0, 0).expect("root");
         ports.expect_sockets();
-        ports.hold(Transport::Tcp, 80).expect("nobody has it");
+        ports.hold(Transport::Tcp, Family::V4, 80).expect("nobody has it");
         drop((other, ports));
         let every = Ipv6Addr::UNSPECIFIED.into();
         for at in [own.into(), Ipv4Addr::UNSPECIFIED.into(), every] {
             let socket = listens(at, 0);
             let ports = HeldPorts::new(vec![own.into()], 0, 0).expect("root");
             ports.expect_sockets();
-            assert_eq!(kind(ports.hold(Transport::Tcp, 80)), Err(ErrorKind::AddrInUse), "{at}");
-            ports.hold(Transport::Udp, 80).expect("another protocol");
+            assert_eq!(kind(ports.hold(Transport::Tcp, Family::V4, 80)), Err(ErrorKind::AddrInUse), "{at}");
+            ports.hold(Transport::Udp, Family::V4, 80).expect("another protocol");
             // The program's own socket is welcome.
             let file = std::fs::File::from(socket);
             ports.is_programs(file.metadata().expect("a file").ino());
-            ports.hold(Transport::Tcp, 80).expect("the program's");
+            ports.hold(Transport::Tcp, Family::V4, 80).expect("the program's");
             drop(file);
         }
     });
@@ -128,9 +128,9 @@ fn a_user_who_is_not_root_gets_no_low_port() {
     let Some((here, _there)) = pair("a_user_who_is_not_root_gets_no_low_port") else { return };
     here.run(|| {
         let ports = HeldPorts::new(vec![OUR_IP.into()], 0, 65534).expect("root");
-        let low = kind(ports.hold(Transport::Tcp, 80));
+        let low = kind(ports.hold(Transport::Tcp, Family::V4, 80));
         assert_eq!(low, Err(ErrorKind::PermissionDenied));
-        ports.hold(Transport::Tcp, 8080).expect("one of everybody");
+        ports.hold(Transport::Tcp, Family::V4, 8080).expect("one of everybody");
     });
 }
 
@@ -160,7 +160,9 @@ fn linux_opens_no_connection_from_a_port_of_the_block() {
             assert!(!streams.is_empty());
             streams.iter().for_each(|s| ix_sys::socket::reset_on_close(s).expect("set"));
             for port in first..=last {
-                Transport::ALL.iter().for_each(|transport| ports.release(*transport, port));
+                for transport in Transport::ALL {
+                    Family::ALL.iter().for_each(|family| ports.release(transport, *family, port));
+                }
             }
         }
         drop(taken);
@@ -311,12 +313,12 @@ fn ports_leave_descriptors_to_others() {
     limits::set(Resource::Descriptors, Limit { soft: SOFT, ..limit }).expect("lowered");
     let (held, later) = here.run(|| {
         let ports = HeldPorts::new(vec![own.into()], 0, 0).expect("root");
-        let hold = |port: u16| ports.hold(Transport::Udp, port);
+        let hold = |port: u16| ports.hold(Transport::Udp, Family::V4, port);
         let first = (10_000..20_000u16).find_map(|port| Some((port, hold(port).err()?)));
         let (first, error) = first.expect("not all of them");
         assert_eq!(error.raw_os_error(), Some(libc::EMFILE));
         assert_eq!(ports.add_outgoing(u16::MAX, 0), [], "connections that it opens have no more");
-        ports.release(Transport::Udp, 10_000);
+        ports.release(Transport::Udp, Family::V4, 10_000);
         hold(first).expect("room again");
         // And a new address has none.
         let second = Ipv4Addr::new(10, 9, 0, 3);
@@ -336,7 +338,7 @@ fn held_ports_follow_the_addresses() {
     let [own, second, third] = [OUR_IP, [10, 9, 0, 3], [10, 9, 0, 4]].map(std::net::IpAddr::from);
     here.run(|| {
         let ports = HeldPorts::new(vec![own], 0, 0).expect("root");
-        ports.hold(Transport::Tcp, 80).expect("free");
+        ports.hold(Transport::Tcp, Family::V4, 80).expect("free");
         here.add_address("ix0", second, 24).expect("an address");
         here.add_address("ix0", third, 24).expect("an address");
         let taken = TcpListener::bind((third, 80)).expect("nobody has it there");
@@ -345,7 +347,7 @@ fn held_ports_follow_the_addresses() {
         assert_eq!(ports.follow(&[own, second, third]), [conflict]);
         assert_eq!(ports.addresses(), [own, second]);
         assert_eq!(kind(TcpListener::bind((second, 80))), Err(ErrorKind::AddrInUse));
-        ports.hold(Transport::Udp, 53).expect("free");
+        ports.hold(Transport::Udp, Family::V4, 53).expect("free");
         assert_eq!(kind(UdpSocket::bind((second, 53))), Err(ErrorKind::AddrInUse));
         kind(UdpSocket::bind((third, 53))).expect("Linux's alone");
         // The first one goes, and what Linux had of the third.
@@ -354,7 +356,7 @@ fn held_ports_follow_the_addresses() {
         assert_eq!(ports.addresses(), [second, third]);
         kind(TcpListener::bind((own, 80))).expect("Linux's again");
         assert_eq!(kind(TcpListener::bind((third, 80))), Err(ErrorKind::AddrInUse));
-        ports.release(Transport::Tcp, 80);
+        ports.release(Transport::Tcp, Family::V4, 80);
         kind(TcpListener::bind((second, 80))).expect("released");
     });
 }
@@ -391,16 +393,104 @@ fn a_port_is_held_on_both_families() {
     here.run(|| {
         let ports = HeldPorts::new(all.clone(), index, 0).expect("root");
         let taken = TcpListener::bind((global, 80)).expect("free");
-        assert_eq!(kind(ports.hold(Transport::Tcp, 80)), Err(ErrorKind::AddrInUse));
+        assert_eq!(kind(ports.hold(Transport::Tcp, Family::V6, 80)), Err(ErrorKind::AddrInUse));
+        ports.hold(Transport::Tcp, Family::V4, 80).expect("nobody has that of the other family");
         drop(taken);
-        ports.hold(Transport::Tcp, 80).expect("free now");
+        ports.hold(Transport::Tcp, Family::V6, 80).expect("free now");
         let of_link = std::net::SocketAddrV6::new(of_link, 80, 0, index);
         for at in [(global, 80).into(), of_link.into(), (Ipv6Addr::UNSPECIFIED, 80).into()] {
             let at: std::net::SocketAddr = at;
             assert_eq!(kind(TcpListener::bind(at)), Err(ErrorKind::AddrInUse), "{at}");
         }
-        ports.release(Transport::Tcp, 80);
+        ports.release(Transport::Tcp, Family::V6, 80);
         kind(TcpListener::bind(of_link)).expect("Linux has it again");
+    });
+}
+
+/// A listener of Linux as programs open it, at this address.
+fn listens(at: std::net::SocketAddr, v6_only: bool) -> std::io::Result<std::os::fd::OwnedFd> {
+    let family = if at.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    let socket = ix_sys::socket::open(family, libc::SOCK_STREAM)?;
+    let set = |level, option, value| {
+        ix_sys::socket::set_option(socket.as_fd(), level, option, value).expect("set");
+    };
+    set(libc::SOL_SOCKET, libc::SO_REUSEADDR, 1);
+    if at.is_ipv6() {
+        set(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, v6_only.into());
+    }
+    ix_sys::socket::bind_inet(socket.as_fd(), at)?;
+    ix_sys::socket::listen(socket.as_fd(), 9)?;
+    Ok(socket)
+}
+
+/// Where a socket listens beside another one, IX answers as Linux does: a port of one family is no
+/// port of the other one, and at `::` without `IPV6_V6ONLY` a socket has both.
+#[test]
+fn families_exclude_each_other_as_on_linux() {
+    let Some((here, _there)) = pair_v6("families_exclude_each_other_as_on_linux") else { return };
+    let index = here.link("ix0").expect("asked").expect("there").index;
+    let all = here.usable_addresses(index).expect("asked");
+    let all: Vec<std::net::IpAddr> = all.into_iter().map(|(own, _)| own).collect();
+    let (v4, v6) = (Ipv4Addr::UNSPECIFIED, Ipv6Addr::UNSPECIFIED);
+    // What a program of IX listens at, and what is claimed for it.
+    let places: [(std::net::SocketAddr, bool, &[Family]); 5] = [
+        ((v4, 80).into(), false, &[Family::V4]),
+        ((Ipv4Addr::from(OUR_IP), 80).into(), false, &[Family::V4]),
+        ((v6, 80).into(), true, &[Family::V6]),
+        ((OWN_V6, 80).into(), true, &[Family::V6]),
+        ((v6, 80).into(), false, &Family::ALL),
+    ];
+    here.run(|| {
+        for (first, first_only, _) in places {
+            for (second, second_only, families) in places {
+                let what = format!("{first} ({first_only}), then {second} ({second_only})");
+                let linux = listens(first, first_only).expect("free");
+                let expected = kind(listens(second, second_only));
+                // The same where the second one would be IX's.
+                let ports = HeldPorts::new(all.clone(), index, 0).expect("root");
+                ports.expect_sockets();
+                let mut families = families.iter();
+                let held = families.try_for_each(|family| {
+                    ports.is_free(Transport::Tcp, *family, 80)?;
+                    ports.hold(Transport::Tcp, *family, 80)
+                });
+                assert_eq!(kind(held), expected, "{what}");
+                drop((linux, ports));
+            }
+        }
+        // And where the first one is IX's, at all addresses.
+        for (families, refused) in [
+            (&[Family::V4][..], [true, true, false, false, true]),
+            (&[Family::V6][..], [false, false, true, true, true]),
+            (&Family::ALL[..], [true; 5]),
+        ] {
+            let ports = HeldPorts::new(all.clone(), index, 0).expect("root");
+            families.iter().for_each(|family| {
+                ports.hold(Transport::Tcp, *family, 80).expect("free");
+            });
+            let answers = places.map(|(at, only, _)| listens(at, only).is_err());
+            assert_eq!(answers, refused, "{families:?}");
+        }
+    });
+}
+
+/// Where Linux has no address of IPv4, a listener of Linux at 0.0.0.0 has nothing to do with IX.
+#[test]
+fn a_listener_of_a_family_without_addresses_is_in_nobodys_way() {
+    let test = "a_listener_of_a_family_without_addresses_is_in_nobodys_way";
+    let Some((here, _there)) = pair_v6(test) else { return };
+    let index = here.link("ix0").expect("asked").expect("there").index;
+    here.run(|| {
+        let ports = HeldPorts::new(vec![OWN_V6.into()], index, 0).expect("root");
+        ports.expect_sockets();
+        let other = listens((Ipv4Addr::UNSPECIFIED, 80).into(), false).expect("free");
+        for family in Family::ALL {
+            ports.is_free(Transport::Tcp, family, 80).expect("there is none of IPv4");
+            ports.hold(Transport::Tcp, family, 80).expect("free");
+        }
+        drop(other);
+        let own = std::net::SocketAddr::from((OWN_V6, 80));
+        assert_eq!(kind(listens(own, true)), Err(ErrorKind::AddrInUse));
     });
 }
 

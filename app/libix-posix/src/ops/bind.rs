@@ -70,7 +70,7 @@ pub fn bind(fd: RawFd, at: SocketAddr, on_linux: impl FnOnce() -> i32) -> Outcom
             }
             use_linux(&mut core, fd)?;
             if is_shared {
-                beside_ix::prepare(fd, at.port())?;
+                beside_ix::prepare(fd, at)?;
             }
             if on_linux() < 0 {
                 let errno = real::errno();

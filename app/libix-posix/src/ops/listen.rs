@@ -53,7 +53,7 @@ pub fn listen(fd: RawFd, backlog: i32, on_linux: impl FnOnce() -> i32) -> Outcom
         }
         // It may be bound by this call.
         if core.routes.is_shared() {
-            beside_ix::prepare(fd, 0)?;
+            beside_ix::prepare(fd, SocketAddr::new(any, 0))?;
         }
         if on_linux() < 0 {
             return Err(real::errno().into());

@@ -39,6 +39,7 @@ mod share;
 pub mod shared_address;
 mod shared_cores;
 mod shared_datagrams;
+mod shared_families;
 mod shared_ipv6;
 mod shared_kinds;
 mod shared_network;

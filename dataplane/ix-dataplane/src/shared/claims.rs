@@ -2,6 +2,9 @@
 //! and Linux gets it back when no flow of it is left, TIME-WAIT included. Otherwise Linux would
 //! answer late segments of closed flows with a RST.
 //!
+//! As on Linux, the families have ports of their own: at 0.0.0.0 or at `::` with `IPV6_V6ONLY` one
+//! is claimed, and the other one may be Linux's, or another program's. At `::` both are.
+//!
 //! Looked at when a listener, a UDP socket or a connection from a named port is opened, and when
 //! the last flow of a port ends; never for a packet.
 use crate::broker::UpdateSource;
@@ -9,6 +12,7 @@ use crate::config::Config;
 use crate::shared::outgoing::Outgoing;
 use ix_abi::CallError;
 use ix_proto::{ClaimRefused, FromImage, SharedPort};
+use ix_wire::IpAddr;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -23,6 +27,24 @@ pub struct Claims {
     ports: Mutex<Ports>,
     /// Flows of each local port of TCP.
     flows: Box<[AtomicU32]>,
+}
+
+/// Where a listener or a socket is, or where a connection comes from.
+#[derive(Clone, Copy)]
+pub(crate) struct PortAt {
+    pub udp: bool,
+    pub addr: IpAddr,
+    pub number: u16,
+}
+
+impl PortAt {
+    /// What is claimed for it.
+    fn ports(self) -> impl Iterator<Item = SharedPort> {
+        let PortAt { udp, addr, number } = self;
+        let is_both = addr == IpAddr::UNSPECIFIED_V6;
+        let families = [false, true].into_iter().filter(move |v6| is_both || *v6 == addr.is_v6());
+        families.map(move |v6| SharedPort { udp, v6, number })
+    }
 }
 
 struct Claim {
@@ -111,13 +133,13 @@ impl Claims {
 
     /// Counts a listener, or a connection from a named port, on a port that was added to those of
     /// outgoing connections, as a flow is counted. Returns whether it is one.
-    fn use_added(&self, port: SharedPort) -> bool {
-        if port.udp || !self.is_added(port.number) {
+    fn use_added(&self, at: PortAt) -> bool {
+        if at.udp || !self.is_added(at.number) {
             return false;
         }
-        self.flow_begins(port.number);
-        let is_still = self.is_added(port.number);
-        if !is_still && let Some(count) = self.flows.get(usize::from(port.number)) {
+        self.flow_begins(at.number);
+        let is_still = self.is_added(at.number);
+        if !is_still && let Some(count) = self.flows.get(usize::from(at.number)) {
             count.fetch_sub(1, Ordering::SeqCst);
         }
         is_still
@@ -127,52 +149,67 @@ impl Claims {
     pub(crate) fn enter(
         &self,
         source: &Source,
-        port: SharedPort,
+        at: PortAt,
         now_us: u64,
     ) -> Result<(), CallError> {
-        if self.is_free_of_claims(port.number) || self.use_added(port) {
+        if self.is_free_of_claims(at.number) || self.use_added(at) {
             return Ok(());
         }
         let (mut source, mut ports) = self.lock(source);
-        match ports.get_mut(&port) {
-            Some(Claim { state: State::Held, users }) => {
-                *users += 1;
-                return Ok(());
-            }
-            Some(Claim { state: State::Asked(at_us), .. }) if now_us < *at_us + AGAIN_US => {}
-            Some(Claim { state: State::Refused(why), .. }) => {
-                let why = *why;
-                ports.remove(&port);
-                return Err(match why {
-                    ClaimRefused::InUse => CallError::InUse,
-                    ClaimRefused::Denied => CallError::NotLocal,
-                });
-            }
-            Some(Claim { state: State::Asked(_), .. }) | None => {
-                ports.insert(port, Claim { state: State::Asked(now_us), users: 0 });
-                say(&mut source, &FromImage::Claim(port));
+        let (mut waits, mut refused) = (false, None);
+        for port in at.ports() {
+            match ports.get(&port).map(|claim| claim.state) {
+                Some(State::Held) => {}
+                Some(State::Refused(why)) => refused = Some(why),
+                Some(State::Asked(at_us)) if now_us < at_us + AGAIN_US => waits = true,
+                Some(State::Asked(_)) | None => {
+                    ports.insert(port, Claim { state: State::Asked(now_us), users: 0 });
+                    say(&mut source, &FromImage::Claim(port));
+                    waits = true;
+                }
             }
         }
-        Err(CallError::Again)
+        // Not before both families are answered: what IX gets of them is given back, if not all.
+        if waits {
+            return Err(CallError::Again);
+        }
+        let Some(why) = refused else {
+            for port in at.ports() {
+                ports.entry(port).and_modify(|claim| claim.users += 1);
+            }
+            return Ok(());
+        };
+        for port in at.ports() {
+            if ports.get(&port).is_some_and(|claim| matches!(claim.state, State::Refused(_))) {
+                ports.remove(&port);
+            }
+            self.release_unused(&mut source, &mut ports, port);
+        }
+        Err(match why {
+            ClaimRefused::InUse => CallError::InUse,
+            ClaimRefused::Denied => CallError::NotLocal,
+        })
     }
 
     /// A user of a port is gone. Linux has the port again if there is no flow of it.
-    pub(crate) fn leave(&self, source: &Source, port: SharedPort) {
-        if self.is_free_of_claims(port.number) {
+    pub(crate) fn leave(&self, source: &Source, at: PortAt) {
+        if self.is_free_of_claims(at.number) {
             return;
         }
-        if !port.udp && self.is_added(port.number) {
+        if !at.udp && self.is_added(at.number) {
             // It was counted, so the port was not given back.
-            if let Some(count) = self.flows.get(usize::from(port.number)) {
+            if let Some(count) = self.flows.get(usize::from(at.number)) {
                 count.fetch_sub(1, Ordering::SeqCst);
             }
             return;
         }
         let (mut source, mut ports) = self.lock(source);
-        if let Some(claim) = ports.get_mut(&port) {
-            claim.users = claim.users.saturating_sub(1);
+        for port in at.ports() {
+            if let Some(claim) = ports.get_mut(&port) {
+                claim.users = claim.users.saturating_sub(1);
+            }
+            self.release_unused(&mut source, &mut ports, port);
         }
-        self.release_unused(&mut source, &mut ports, port);
     }
 
     /// The broker's answer.
@@ -209,7 +246,10 @@ impl Claims {
         }
         if !self.is_free_of_claims(number) {
             let (mut source, mut ports) = self.lock(source);
-            self.release_unused(&mut source, &mut ports, SharedPort { udp: false, number });
+            // Flows are not counted by family.
+            for v6 in [false, true] {
+                self.release_unused(&mut source, &mut ports, SharedPort { udp: false, v6, number });
+            }
         }
     }
 
@@ -270,7 +310,9 @@ mod tests {
         }
     }
 
-    const WEB: SharedPort = SharedPort { udp: false, number: 80 };
+    const WEB: SharedPort = SharedPort { udp: false, v6: false, number: 80 };
+    const WEB_V6: SharedPort = SharedPort { v6: true, ..WEB };
+    const AT: PortAt = PortAt { udp: false, addr: IpAddr::UNSPECIFIED, number: 80 };
 
     #[test]
     fn a_port_is_claimed_once_and_released_after_its_last_flow() {
@@ -281,27 +323,27 @@ mod tests {
         let claims = Claims::new(&config);
         let heard = || std::mem::take(&mut *said.lock().unwrap());
         // Two threads listen.
-        assert_eq!(claims.enter(&source, WEB, 0), Err(CallError::Again));
-        assert_eq!(claims.enter(&source, WEB, 1), Err(CallError::Again));
+        assert_eq!(claims.enter(&source, AT, 0), Err(CallError::Again));
+        assert_eq!(claims.enter(&source, AT, 1), Err(CallError::Again));
         assert_eq!(heard(), [FromImage::Claim(WEB)]);
-        assert_eq!(claims.enter(&source, WEB, AGAIN_US), Err(CallError::Again));
+        assert_eq!(claims.enter(&source, AT, AGAIN_US), Err(CallError::Again));
         assert_eq!(heard(), [FromImage::Claim(WEB)], "it may have been lost");
         claims.heard(WEB, None);
-        assert_eq!(claims.enter(&source, WEB, 2), Ok(()));
-        assert_eq!(claims.enter(&source, WEB, 2), Ok(()));
+        assert_eq!(claims.enter(&source, AT, 2), Ok(()));
+        assert_eq!(claims.enter(&source, AT, 2), Ok(()));
         claims.flow_begins(80);
-        claims.leave(&source, WEB);
-        claims.leave(&source, WEB);
+        claims.leave(&source, AT);
+        claims.leave(&source, AT);
         assert_eq!(heard(), [], "a connection lives on");
         claims.flow_ends(&source, 80, 2);
         assert_eq!(heard(), [FromImage::Release(WEB)]);
         // Linux has it now.
-        assert_eq!(claims.enter(&source, WEB, 3), Err(CallError::Again));
+        assert_eq!(claims.enter(&source, AT, 3), Err(CallError::Again));
         claims.heard(WEB, Some(ClaimRefused::InUse));
-        assert_eq!(claims.enter(&source, WEB, 4), Err(CallError::InUse));
-        assert_eq!(claims.enter(&source, WEB, 5), Err(CallError::Again), "asked anew");
+        assert_eq!(claims.enter(&source, AT, 4), Err(CallError::InUse));
+        assert_eq!(claims.enter(&source, AT, 5), Err(CallError::Again), "asked anew");
         // The block is IX's from the start.
-        let outgoing = SharedPort { udp: false, number: 40_001 };
+        let outgoing = PortAt { number: 40_001, ..AT };
         assert_eq!(claims.enter(&source, outgoing, 6), Ok(()));
         assert!(claims.may_choose(40_063) && !claims.may_choose(40_064));
     }
@@ -327,7 +369,7 @@ mod tests {
         assert!(!claims.want_more(&source, 5), "there are no more");
         // A flow, and a listener that the program has opened there by chance.
         claims.flow_begins(50_001);
-        let listens = SharedPort { udp: false, number: 50_002 };
+        let listens = PortAt { number: 50_002, ..AT };
         assert_eq!(claims.enter(&source, listens, 6), Ok(()));
         let later_us = 2 * 10_000_000;
         claims.flow_ends(&source, 50_001, later_us);
@@ -341,9 +383,58 @@ mod tests {
     }
 
     #[test]
+    fn families_are_claimed_by_themselves_and_at_any_address_both() {
+        let said: Arc<Mutex<Vec<FromImage>>> = Arc::default();
+        let source: Source = Mutex::new(Some(Box::new(Broker(said.clone()))));
+        let config =
+            Config { shares_address: true, local_ports: (40_000, 40_063), ..Config::default() };
+        let claims = Claims::new(&config);
+        let heard = || std::mem::take(&mut *said.lock().unwrap());
+        let (again, in_use) = (Err(CallError::Again), Err(CallError::InUse));
+        let at = |addr| PortAt { addr, ..AT };
+        let (v6, any) = (at(IpAddr::EVERY_V6), at(IpAddr::UNSPECIFIED_V6));
+        // Linux has the port of IPv4: that of IPv6 can be had.
+        assert_eq!(claims.enter(&source, v6, 0), again);
+        assert_eq!(heard(), [FromImage::Claim(WEB_V6)]);
+        claims.heard(WEB_V6, None);
+        assert_eq!(claims.enter(&source, v6, 1), Ok(()));
+        // Both cannot, and what IX has stays.
+        assert_eq!(claims.enter(&source, any, 2), again);
+        assert_eq!(heard(), [FromImage::Claim(WEB)]);
+        claims.heard(WEB, Some(ClaimRefused::InUse));
+        assert_eq!(claims.enter(&source, any, 3), in_use);
+        assert_eq!(heard(), []);
+        claims.leave(&source, v6);
+        assert_eq!(heard(), [FromImage::Release(WEB_V6)]);
+        // One of both is answered later, and is given back.
+        assert_eq!(claims.enter(&source, any, 4), again);
+        assert_eq!(heard(), [FromImage::Claim(WEB), FromImage::Claim(WEB_V6)]);
+        claims.heard(WEB, Some(ClaimRefused::InUse));
+        assert_eq!(claims.enter(&source, any, 5), again, "not all is known");
+        claims.heard(WEB_V6, None);
+        assert_eq!(claims.enter(&source, any, 6), in_use);
+        assert_eq!(heard(), [FromImage::Release(WEB_V6)]);
+        // Linux has let go of it.
+        assert_eq!(claims.enter(&source, any, 7), again);
+        assert_eq!(heard(), [FromImage::Claim(WEB), FromImage::Claim(WEB_V6)]);
+        claims.heard(WEB, None);
+        claims.heard(WEB_V6, None);
+        assert_eq!(claims.enter(&source, any, 8), Ok(()));
+        claims.flow_begins(80);
+        claims.leave(&source, any);
+        assert_eq!(heard(), [], "a connection lives on");
+        claims.flow_ends(&source, 80, 9);
+        assert_eq!(heard(), [FromImage::Release(WEB), FromImage::Release(WEB_V6)]);
+        // A connection from a named port has the family of its address.
+        let from = PortAt { addr: "2001:db8::2".parse().unwrap(), ..AT };
+        assert_eq!(claims.enter(&source, from, 10), again);
+        assert_eq!(heard(), [FromImage::Claim(WEB_V6)]);
+    }
+
+    #[test]
     fn ports_of_own_addresses_need_no_claims() {
         let claims = Claims::new(&Config::default());
-        assert_eq!(claims.enter(&Mutex::new(None), WEB, 0), Ok(()));
+        assert_eq!(claims.enter(&Mutex::new(None), AT, 0), Ok(()));
         assert!(claims.may_choose(9));
     }
 }

@@ -9,11 +9,11 @@ use crate::flows::group::FlowGroup;
 use crate::flows::handle::FlowId;
 use crate::flows::{Flows, touch};
 use crate::io::Io;
+use crate::shared::claims::PortAt;
 use ix_abi::{
     CallError, Congestion, Cookie, Endpoint, FlowInfo, FlowOption, IN_RESERVE, IN_TURN, SG_MAX,
     SgArray, flow_info_flag,
 };
-use ix_proto::SharedPort;
 use ix_proto::crossing::AttachmentId;
 use ix_tcp::CongestionControl as Kind;
 use ix_tcp::{Listener, Tcb, TcbInfo};
@@ -258,7 +258,7 @@ impl Tcp {
             cookies_until_us: 0,
             ends: false,
         };
-        let claimed = SharedPort { udp: false, number: port };
+        let claimed = PortAt { udp: false, addr, number: port };
         shared.claims.enter(&shared.updates.source, claimed, *now_us)?;
         self.listeners.add(listening).map_err(|e| {
             shared.claims.leave(&shared.updates.source, claimed);
@@ -310,7 +310,7 @@ impl Tcp {
         }
         for slot in self.listeners.take_ended(flows) {
             if let Some(ended) = self.listeners.get_slot(slot) {
-                let claimed = SharedPort { udp: false, number: ended.port };
+                let claimed = PortAt { udp: false, addr: ended.addr, number: ended.port };
                 self.listeners.remove(slot);
                 io.cx.shared.claims.leave(&io.cx.shared.updates.source, claimed);
             }
@@ -376,7 +376,8 @@ impl Tcp {
         algorithm: Option<Congestion>,
         (named, local_port): (Option<IpAddr>, u16),
     ) -> Answer {
-        let claimed = SharedPort { udp: false, number: local_port };
+        // Both ends are of one family.
+        let claimed = PortAt { udp: false, addr: IpAddr(to.addr), number: local_port };
         let Context { shared, now_us, .. } = &cx.io.cx;
         if local_port == 0 {
             return self.open(cx, home, cookie, to, algorithm, (named, local_port));

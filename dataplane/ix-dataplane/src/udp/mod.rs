@@ -11,6 +11,7 @@ use crate::icmp::call_error;
 use crate::io::Io;
 use crate::observe::metrics::LocalDrop;
 use crate::receive::batch::{Batch, Work};
+use crate::shared::claims::PortAt;
 use crate::udp::cut::Parts;
 use crate::verdict::Verdict;
 use ix_abi::{
@@ -18,7 +19,6 @@ use ix_abi::{
     RxData, SG_MAX, SgArray,
 };
 use ix_mem::{HEADROOM_BYTES, Mbuf};
-use ix_proto::SharedPort;
 use ix_proto::crossing::AttachmentId;
 use ix_tcp::Asker;
 use ix_tcp::arp::Resolution;
@@ -178,7 +178,8 @@ pub(crate) fn bind(
     } else if is_taken(port) {
         return Err(CallError::InUse);
     } else {
-        let (source, claimed) = (&cx.shared.updates.source, SharedPort { udp: true, number: port });
+        let source = &cx.shared.updates.source;
+        let claimed = PortAt { udp: true, addr, number: port };
         claims.enter(source, claimed, cx.now_us)?;
         sockets.bind(addr, port, cookie).inspect_err(|_| claims.leave(source, claimed))
     };
@@ -220,7 +221,8 @@ pub(crate) fn share(
     if is_taken {
         return Err(CallError::InUse);
     }
-    let (source, claimed) = (&cx.shared.updates.source, SharedPort { udp: true, number: port });
+    let source = &cx.shared.updates.source;
+    let claimed = PortAt { udp: true, addr, number: port };
     // The port is claimed once for all of them.
     let is_first = !sockets.has(addr, port);
     if is_first {
@@ -246,7 +248,7 @@ pub(crate) fn end(sockets: &mut UdpTable, cx: &Context, id: UdpSocketId) -> Opti
         groups::forget(cx, id);
     }
     if !sockets.has(ended.addr, ended.port) {
-        let claimed = SharedPort { udp: true, number: ended.port };
+        let claimed = PortAt { udp: true, addr: ended.addr, number: ended.port };
         cx.shared.claims.leave(&cx.shared.updates.source, claimed);
     }
     Some(())

@@ -4,7 +4,8 @@ use crate::exchange::Hung;
 use crate::link::VethEnd;
 use crate::namespace::Namespace;
 use crate::xdp::{
-    FRAGMENT_KEY, FRAGMENT_KEY_V6, Maps, OWNERS, PORTS, TO_LINK, TO_SOCKETS, near, shared_program,
+    ALL_PORTS, FRAGMENT_KEY, FRAGMENT_KEY_V6, Maps, OWNERS, TO_LINK, TO_SOCKETS, near,
+    shared_program,
 };
 use ix_proto::Codec;
 use ix_proto::keeper::{FromKeeper, MAPS, Owned, ToKeeper};
@@ -428,7 +429,7 @@ impl Keeper {
                 }
             }
             // The next owner of this number has none of them.
-            for key in 0..2 * PORTS {
+            for key in 0..ALL_PORTS {
                 if program.ports.get(key).is_ok_and(|owner| owner == slot) {
                     let _ = program.ports.set(key, 0);
                 }

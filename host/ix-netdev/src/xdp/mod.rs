@@ -6,6 +6,10 @@ pub(crate) use shared_program::{Maps, links as near, shared_program};
 
 /// Ports of one protocol.
 pub(crate) const PORTS: u32 = 1 << 16;
+/// Ports of one family: of TCP, then of UDP.
+pub(crate) const FAMILY_PORTS: u32 = 2 * PORTS;
+/// Ports of both families: of IPv4, then of IPv6.
+pub(crate) const ALL_PORTS: u32 = 2 * FAMILY_PORTS;
 /// Source, destination, and identification with protocol, bytes.
 pub(crate) const FRAGMENT_KEY: usize = 12;
 /// Source, destination and identification of IPv6, bytes.

@@ -15,7 +15,7 @@ use super::program::{
 };
 use crate::asm::{Assembler, Insn, Label, Reg, Size};
 use crate::xdp::TO_SOCKETS;
-use crate::xdp::{FRAGMENT_KEY, FRAGMENT_KEY_V6, PORTS};
+use crate::xdp::{FAMILY_PORTS, FRAGMENT_KEY, FRAGMENT_KEY_V6, PORTS};
 use ix_sys::bpf::{HELPER_MAP_LOOKUP, HELPER_MAP_UPDATE, HELPER_REDIRECT_MAP, Map, Memory};
 use ix_wire::IpAddr;
 use std::os::fd::RawFd;
@@ -52,7 +52,7 @@ const OWNER: i16 = -80;
 /// What the program looks at.
 pub(crate) struct Maps<'a> {
     pub sockets: &'a Map,
-    /// The owner of each port: of TCP, then of UDP; 0: Linux.
+    /// The owner of each port: of IPv4's TCP, then of its UDP, then of IPv6's; 0: Linux.
     pub owned: &'a Map,
     /// Where the packets of each owner go.
     pub owners: &'a Map,
@@ -62,6 +62,13 @@ pub(crate) struct Maps<'a> {
     pub fragments: &'a Memory<FRAGMENT_KEY>,
     /// The same of IPv6.
     pub fragments_v6: &'a Memory<FRAGMENT_KEY_V6>,
+}
+
+/// The families of ports.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Family {
+    V4,
+    V6,
 }
 
 const CTX: Reg = Reg::R9;
@@ -174,14 +181,14 @@ fn take_v4(
     a.jump(ours);
     a.place(first);
     check_length(a, BODY, END, PORTS_END, pass);
-    unless_owned(a, maps.owned, DESTINATION_PORT, pass);
+    unless_owned(a, (maps.owned, Family::V4), DESTINATION_PORT, pass);
     remember(a, maps.fragments.raw(), PACKET);
     a.jump(ours);
 
     a.place(whole);
     a.jump_eq32(FIELD, ICMP, icmp);
     check_length(a, BODY, END, PORTS_END, pass);
-    unless_owned(a, maps.owned, DESTINATION_PORT, pass);
+    unless_owned(a, (maps.owned, Family::V4), DESTINATION_PORT, pass);
     a.jump(ours);
 
     // An error quotes a packet that we have sent.
@@ -200,7 +207,7 @@ fn take_v4(
     a.jump(pass);
     a.place(own);
     a.load(Size::Byte, FIELD, BODY, QUOTED_PROTOCOL);
-    unless_owned(a, maps.owned, QUOTED_PORT, pass);
+    unless_owned(a, (maps.owned, Family::V4), QUOTED_PORT, pass);
     a.jump(ours);
 }
 
@@ -233,7 +240,7 @@ fn body(a: &mut Assembler, pass: Label) {
 }
 
 /// Jumps to `pass` unless the port behind [`BODY`] is owned; the protocol is in [`FIELD`].
-fn unless_owned(a: &mut Assembler, owned: &Map, at: i16, pass: Label) {
+fn unless_owned(a: &mut Assembler, owned: (&Map, Family), at: i16, pass: Label) {
     owner_of(a, owned, at, pass);
     a.store(Size::Word, Reg::R10, OWNER, FIELD);
 }
@@ -246,9 +253,12 @@ fn of_owner(a: &mut Assembler) {
 
 /// Puts the owner of the port behind [`BODY`] into [`FIELD`], which has the protocol; jumps to
 /// `pass` if it is Linux's.
-fn owner_of(a: &mut Assembler, owned: &Map, at: i16, pass: Label) {
+fn owner_of(a: &mut Assembler, (owned, family): (&Map, Family), at: i16, pass: Label) {
     let known = a.label();
     half(a, BITS, BODY, at);
+    if family == Family::V6 {
+        a.add_imm(BITS, FAMILY_PORTS as i32);
+    }
     a.jump_eq32(FIELD, TCP, known);
     a.jump_ne32(FIELD, UDP, pass);
     a.add_imm(BITS, PORTS as i32);
@@ -277,6 +287,7 @@ fn half(a: &mut Assembler, to: Reg, from: Reg, at: i16) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::xdp::ALL_PORTS;
     use ix_skip::{Need, skip};
     use ix_sys::bpf::{MapKind, Program, ProgramKind};
 
@@ -301,7 +312,7 @@ mod tests {
         pub fn at(test: &str, addresses: &[IpAddr]) -> Option<Rig> {
             let made = || -> std::io::Result<Rig> {
                 let sockets = Map::new(MapKind::Xsk, c"ix_test", 1)?;
-                let owned = Map::new(MapKind::Array, c"ix_test", 2 * PORTS)?;
+                let owned = Map::new(MapKind::Array, c"ix_test", ALL_PORTS)?;
                 let fragments = Memory::new(c"ix_test", 16)?;
                 let v6 = Memory::new(c"ix_test", 16)?;
                 let owners = Map::new(MapKind::Array, c"ix_test", 4)?;
@@ -366,7 +377,9 @@ mod tests {
         assert_eq!(rig.judge(&tcp(OWN, 0, 80)), PASSES);
         rig.owned.set(80, 1).expect("set");
         rig.owned.set(PORTS + 53, 1).expect("set");
-        rig.owned.set(2 * PORTS - 1, 1).expect("set");
+        rig.owned.set(FAMILY_PORTS - 1, 1).expect("set");
+        // Of IPv6.
+        rig.owned.set(FAMILY_PORTS + 22, 1).expect("set");
         for options in [0, 1, 10] {
             assert_eq!(rig.judge(&tcp(OWN, options, 80)), OURS, "{options}");
             assert_eq!(rig.judge(&tcp(OWN, options, 22)), PASSES, "{options}");

@@ -7,8 +7,8 @@ use super::super::program::{
 };
 use super::v6::{EXTENSION_END, INFORMATIONAL, SOURCE as SOURCE_V6};
 use super::{
-    BITS, BODY, CTX, DATA, END, FIELD, FRAGMENT, ICMP, ICMP_ERRORS, PORTS_END, PROTOCOL, SOURCE,
-    XDP_DROP, body, half, owner_of,
+    BITS, BODY, CTX, DATA, END, FIELD, FRAGMENT, Family, ICMP, ICMP_ERRORS, PORTS_END, PROTOCOL,
+    SOURCE, XDP_DROP, body, half, owner_of,
 };
 use crate::asm::{Assembler, Insn, Label, Reg, Size};
 use ix_sys::bpf::{HELPER_REDIRECT, HELPER_REDIRECT_MAP, Map};
@@ -101,7 +101,7 @@ fn near_v4(a: &mut Assembler, near: &Near<'_>, (send, drop): (Label, Label)) {
     a.jump(send);
     a.place(first);
     a.jump_eq32(FIELD, ICMP, icmp);
-    send_if_owned(a, near, (send, drop));
+    send_if_owned(a, (near, Family::V4), (send, drop));
     a.place(icmp);
     check_length(a, BODY, END, PORTS_END, drop);
     a.load(Size::Byte, FIELD, BODY, 0);
@@ -129,7 +129,7 @@ fn near_v6(a: &mut Assembler, near: &Near<'_>, own: &[IpAddr], (send, drop): (La
     a.add_imm(BODY, EXTENSION_END);
     a.place(whole);
     a.jump_eq32(FIELD, ICMPV6, icmp);
-    send_if_owned(a, near, (send, drop));
+    send_if_owned(a, (near, Family::V6), (send, drop));
     // Errors only: neighbours are Linux's.
     a.place(icmp);
     check_length(a, BODY, END, PORTS_END, drop);
@@ -140,9 +140,13 @@ fn near_v6(a: &mut Assembler, near: &Near<'_>, own: &[IpAddr], (send, drop): (La
 }
 
 /// Sends what comes from a port of the run, and drops all else.
-fn send_if_owned(a: &mut Assembler, near: &Near<'_>, (send, drop): (Label, Label)) {
+fn send_if_owned(
+    a: &mut Assembler,
+    (near, family): (&Near<'_>, Family),
+    (send, drop): (Label, Label),
+) {
     check_length(a, BODY, END, PORTS_END, drop);
-    owner_of(a, near.owned, SOURCE_PORT, drop);
+    owner_of(a, (near.owned, family), SOURCE_PORT, drop);
     a.jump_eq32(FIELD, near.owner, send);
     a.jump(drop);
 }
@@ -151,7 +155,7 @@ fn send_if_owned(a: &mut Assembler, near: &Near<'_>, (send, drop): (Label, Label
 mod tests {
     use super::super::tests::ports;
     use super::*;
-    use crate::xdp::PORTS;
+    use crate::xdp::{ALL_PORTS, FAMILY_PORTS, PORTS};
     use ix_skip::{Need, skip};
     use ix_sys::bpf::{MapKind, Program, ProgramKind};
 
@@ -164,13 +168,17 @@ mod tests {
     const TCP: u8 = 6;
     const UDP: u8 = 17;
 
-    /// A program for owner 3, who has TCP port 80 and UDP port 53; TCP port 81 is another's.
+    /// A program for owner 3, who has TCP port 80 and UDP port 53 of both families, and 8080 of
+    /// IPv4; TCP port 81 is another's.
     fn program(test: &str) -> Option<(Program, Map)> {
         let made = || -> std::io::Result<(Program, Map)> {
-            let owned = Map::new(MapKind::Array, c"ix_test", 2 * PORTS)?;
-            owned.set(80, 3)?;
-            owned.set(81, 4)?;
-            owned.set(PORTS + 53, 3)?;
+            let owned = Map::new(MapKind::Array, c"ix_test", ALL_PORTS)?;
+            for family in [0, FAMILY_PORTS] {
+                owned.set(family + 80, 3)?;
+                owned.set(family + 81, 4)?;
+                owned.set(family + PORTS + 53, 3)?;
+            }
+            owned.set(8080, 3)?;
             let addresses = [IpAddr::v4(OWN), OWN_V6.parse().expect("an address")];
             let uplink = (1, MAC);
             let insns = near(&Near { owned: &owned, owner: 3, uplink, addresses: &addresses });
@@ -232,6 +240,8 @@ mod tests {
             ("an echo request", v4(1, OWN, 0, &icmp(8)), DROPPED),
             ("its port", v6(TCP, OWN_V6, &ports(80, 9)), SENT),
             ("another's", v6(TCP, OWN_V6, &ports(81, 9)), DROPPED),
+            ("the other family's", v4(TCP, OWN, 0, &ports(8080, 9)), SENT),
+            ("the other family's", v6(TCP, OWN_V6, &ports(8080, 9)), DROPPED),
             ("another address", v6(TCP, "2001:db8::3", &ports(80, 9)), DROPPED),
             ("an error", v6(58, OWN_V6, &icmp(1)), SENT),
             ("Neighbour Discovery", v6(58, OWN_V6, &icmp(136)), DROPPED),

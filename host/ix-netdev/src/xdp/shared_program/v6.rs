@@ -4,8 +4,8 @@ use super::super::program::{
     jump_if_ours_v6,
 };
 use super::{
-    BITS, BODY, DATA, DESTINATION_PORT, END, FIELD, Maps, PORTS_END, half, lookup, of_owner,
-    remember, unless_owned,
+    BITS, BODY, DATA, DESTINATION_PORT, END, FIELD, Family, Maps, PORTS_END, half, lookup,
+    of_owner, remember, unless_owned,
 };
 use crate::asm::{Assembler, Label, Reg, Size};
 use crate::xdp::FRAGMENT_KEY_V6;
@@ -56,7 +56,7 @@ pub(super) fn take(
     skip_extensions(a, maps, (ours, pass));
     a.jump_eq32(FIELD, ICMPV6, icmp);
     check_length(a, BODY, END, PORTS_END, pass);
-    unless_owned(a, maps.owned, DESTINATION_PORT, pass);
+    unless_owned(a, (maps.owned, Family::V6), DESTINATION_PORT, pass);
     a.load(Size::Double, FIELD, Reg::R10, IS_FIRST);
     a.jump_zero(FIELD, ours);
     remember(a, maps.fragments_v6.raw(), PACKET);
@@ -72,7 +72,7 @@ pub(super) fn take(
     a.jump(pass);
     a.place(quoted);
     a.load(Size::Byte, FIELD, BODY, QUOTED_NEXT_HEADER);
-    unless_owned(a, maps.owned, QUOTED_PORT, pass);
+    unless_owned(a, (maps.owned, Family::V6), QUOTED_PORT, pass);
     a.jump(ours);
 }
 
@@ -138,7 +138,7 @@ const _: () = assert!(IPV6_END == ETHERNET_END + 40);
 mod tests {
     use super::super::tests::{OURS, PASSES, Rig, ports};
     use super::*;
-    use crate::xdp::PORTS;
+    use crate::xdp::{FAMILY_PORTS, PORTS};
 
     const OWN: &str = "2001:db8::2";
     const PEER: &str = "2001:db8::1";
@@ -163,11 +163,14 @@ mod tests {
         let Some(rig) = rig("only_owned_ports_of_own_addresses_are_ours") else { return };
         let tcp = |to: &str, port| packet(TCP, PEER, to, &ports(9, port));
         assert_eq!(rig.judge(&tcp(OWN, 80)), PASSES);
-        rig.owned.set(80, 1).expect("set");
-        rig.owned.set(PORTS + 53, 1).expect("set");
+        rig.owned.set(FAMILY_PORTS + 80, 1).expect("set");
+        rig.owned.set(FAMILY_PORTS + PORTS + 53, 1).expect("set");
         assert_eq!((rig.judge(&tcp(OWN, 80)), rig.judge(&tcp(OWN, 22))), (OURS, PASSES));
         assert_eq!(rig.judge(&tcp("fe80::2", 80)), OURS);
         assert_eq!(rig.judge(&tcp("2001:db8::3", 80)), PASSES, "another address");
+        // IPv4's port of the same number is another.
+        rig.owned.set(23, 1).expect("set");
+        assert_eq!(rig.judge(&tcp(OWN, 23)), PASSES);
         let udp = |port| packet(UDP, PEER, OWN, &ports(9, port));
         assert_eq!((rig.judge(&udp(53)), rig.judge(&udp(80))), (OURS, PASSES));
         let short = packet(TCP, PEER, OWN, &ports(9, 80)[..3]);
@@ -182,7 +185,7 @@ mod tests {
     #[test]
     fn ports_are_behind_extension_headers() {
         let Some(rig) = rig("ports_are_behind_extension_headers") else { return };
-        rig.owned.set(80, 1).expect("set");
+        rig.owned.set(FAMILY_PORTS + 80, 1).expect("set");
         for (length, many) in [(0u8, 1usize), (2, 1), (0, 3), (1, EXTENSIONS_MAX)] {
             let extension = |next| {
                 let mut header = vec![0; 8 * (usize::from(length) + 1)];
@@ -201,7 +204,7 @@ mod tests {
     #[test]
     fn fragments_follow_the_first_one() {
         let Some(rig) = rig("fragments_follow_the_first_one") else { return };
-        rig.owned.set(PORTS + 53, 1).expect("set");
+        rig.owned.set(FAMILY_PORTS + PORTS + 53, 1).expect("set");
         let fragment = |id: u32, part: u16, body: &[u8]| {
             let head = [&[UDP, 0][..], &part.to_be_bytes(), &id.to_be_bytes()].concat();
             packet(FRAGMENT, PEER, OWN, &[&head, body].concat())
@@ -221,7 +224,7 @@ mod tests {
     #[test]
     fn errors_belong_to_whom_they_quote() {
         let Some(rig) = rig("errors_belong_to_whom_they_quote") else { return };
-        rig.owned.set(80, 1).expect("set");
+        rig.owned.set(FAMILY_PORTS + 80, 1).expect("set");
         let error = |kind: u8, from: &str, port: u16| {
             let quoted = packet(TCP, from, PEER, &ports(port, 9)).split_off(14);
             packet(58, PEER, OWN, &[vec![kind, 0, 0, 0, 0, 0, 5, 0], quoted].concat())
