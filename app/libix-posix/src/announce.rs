@@ -1,5 +1,6 @@
-//! Says whose a program's sockets are: one line for each address that it listens on, and one for
-//! its first outgoing connection on IX and on Linux. What a program forks says nothing twice.
+//! Says whose a program's sockets are: one line for each address that it listens on or is refused,
+//! and one for its first outgoing connection on IX and on Linux. What a program forks says nothing
+//! twice.
 use crate::commons;
 use crate::lock::lock;
 use crate::ops::{Instead, Outcome, linux_name, socket_of};
@@ -9,7 +10,7 @@ use crate::state::Core;
 use crate::{family, fds, log};
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
-use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher, Hash};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::RawFd;
 
@@ -18,7 +19,7 @@ const NAMED_MAX: usize = 32;
 
 /// What was said, shared by all processes of the run.
 struct Said {
-    /// Hashes of what is listened on, and by whom.
+    /// Hashes of what is listened on, and by whom, and of what was refused.
     listeners: [AtomicU64; NAMED_MAX],
     /// That there are more.
     more: AtomicBool,
@@ -75,19 +76,25 @@ impl Said {
     /// Notes what is listened on. Returns whether it is new; says so when there are too many.
     fn notes(&self, what: &(bool, SocketAddr, Whose)) -> bool {
         let (stream, at, whose) = what;
+        let is_new = self.is_new((stream, at, *whose as u8));
+        if is_new.is_none() && !self.more.swap(true, Ordering::Relaxed) {
+            self.line("it listens on more addresses and ports, which are not named here");
+        }
+        is_new == Some(true)
+    }
+
+    /// Notes what is said once. `None`: there are too many to tell.
+    fn is_new(&self, what: impl Hash) -> Option<bool> {
         let hash = BuildHasherDefault::<DefaultHasher>::new();
-        let key = hash.hash_one((stream, at, *whose as u8)).max(1);
+        let key = hash.hash_one(what).max(1);
         for slot in &self.listeners {
             match slot.compare_exchange(0, key, Ordering::Relaxed, Ordering::Relaxed) {
-                Ok(_) => return true,
-                Err(other) if other == key => return false,
+                Ok(_) => return Some(true),
+                Err(other) if other == key => return Some(false),
                 Err(_) => {}
             }
         }
-        if !self.more.swap(true, Ordering::Relaxed) {
-            self.line("it listens on more addresses and ports, which are not named here");
-        }
-        false
+        None
     }
 }
 
@@ -119,6 +126,21 @@ pub fn binds(fd: RawFd) {
     });
     if let Some(Some((whose, at))) = bound {
         said.listener(false, at, whose);
+    }
+}
+
+/// The program was refused an address with this errno: says so, once for each, when it happens. A
+/// server may go on without it.
+#[cold]
+pub fn refused(at: SocketAddr, errno: i32) {
+    let Some(said) = said() else { return };
+    let at = family::shown(family::canonical(at));
+    if said.is_new((at, errno)) == Some(true) {
+        let why = match errno {
+            libc::EACCES => "ports this low need a right that it does not have (EACCES)",
+            _ => "another socket has that port (EADDRINUSE); `ss -lntup` says whose it is",
+        };
+        said.line(&format!("the program was refused {at}: {why}"));
     }
 }
 
@@ -193,6 +215,7 @@ mod tests {
         assert!(!said.notes(&(true, at(7000), Whose::Ix)));
         assert!(said.more.load(Ordering::Relaxed));
         assert!(!said.notes(&(true, at(1), Whose::Ix)), "known ones stay known");
+        assert_eq!(said.is_new((at(1), libc::EADDRINUSE)), None, "no room");
     }
 
     #[test]

@@ -128,6 +128,11 @@ pub fn main(args: &RunArgs) -> Result<u8> {
     let no_filters = why_no_filters(&settings);
     let elsewhere = tap_network::elsewhere(&settings);
     let ports = sharing.as_ref().map(Sharing::ports);
+    let typed: Vec<(String, String)> = specs
+        .iter()
+        .zip(&settings.devices)
+        .map(|(spec, text)| (spec.name().to_owned(), settings.source.device(text)))
+        .collect();
     let again: Again = Box::new(move |arena| {
         let memory = shared_memory(&specs, &settings, wall, arena)?;
         let ports = sharing.as_ref().map(Sharing::ports);
@@ -207,7 +212,8 @@ pub fn main(args: &RunArgs) -> Result<u8> {
         program_cpus,
         manager,
     };
-    let mut running = broker.start(args.control.as_deref())?;
+    let blame = |problem| blame_device(problem, &typed);
+    let mut running = broker.start(args.control.as_deref()).map_err(blame)?;
     warden.has_channel(running.channel_inode());
     let controller = args
         .policy
@@ -218,7 +224,7 @@ pub fn main(args: &RunArgs) -> Result<u8> {
     running.close_devices();
     // Linux has all of them when this process has ended.
     ports.iter().for_each(|ports| ports.leave());
-    let exit = exit?;
+    let exit = exit.map_err(blame)?;
     drop((wake_ups, own_user, warden));
     if wall != Domain::Process {
         // There a child that is left may be the survivor, which must end; here it is a daemon.
@@ -248,6 +254,19 @@ pub fn main(args: &RunArgs) -> Result<u8> {
         }
     }
     Ok(exit.status())
+}
+
+/// A dataplane that cannot use a device says so of the interface, and what cannot run then is the
+/// program. What was wrong is the device, as the user typed it.
+fn blame_device(problem: Problem, typed: &[(String, String)]) -> Problem {
+    let is_of = |(name, _): &&(String, String)| problem.why().contains(&format!("`{name}`"));
+    let Some((_, device)) = typed.iter().find(is_of) else { return problem };
+    if !problem.what().starts_with("cannot run ") {
+        return problem;
+    }
+    Problem::new(format!("cannot use {device}"), problem.why())
+        .mend(problem.what_mends())
+        .with_status(problem.status())
 }
 
 /// A problem of settings, which may be that a flag stands behind the program.

@@ -16,8 +16,8 @@ pub enum AttachError {
     Down { name: String },
     /// Another program has an AF_XDP socket on the queue.
     Busy { name: String, queue: usize },
-    /// Every mode of binding was refused, for these reasons.
-    Refused { name: String, queue: usize, answers: String },
+    /// Every mode of binding was refused, for these reasons; of one mode, if the user asked for it.
+    Refused { name: String, queue: usize, mode: Option<&'static str>, answers: String },
     /// The driver does not take frames of several buffers, which packets of this length need.
     LongFrames { name: String, mtu: usize, largest: usize, answers: String },
     /// A queue pair came with another number of sockets than it has.
@@ -48,8 +48,12 @@ impl fmt::Display for AttachError {
                 )?;
                 write!(f, "stop it")
             }
-            Refused { name, queue, answers } => {
-                write!(f, "queue {queue} of `{name}` refuses AF_XDP ({answers}); use tap")
+            Refused { name, queue, mode, answers } => {
+                write!(f, "queue {queue} of `{name}` refuses AF_XDP ({answers}); ")?;
+                match mode {
+                    Some(mode) => write!(f, "leave mode={mode} out"),
+                    None => f.write_str("use tap"),
+                }
             }
             LongFrames { name, mtu, largest, answers } => {
                 let why = if answers.is_empty() { String::new() } else { format!(" ({answers})") };

@@ -135,7 +135,13 @@ pub fn look(
 ) -> Look {
     let status = match counters.status() {
         Ok(status) => status,
-        Err(error) => return Look::Starting(Box::new(Starting { error, ..identity })),
+        Err(mut error) => {
+            if let Some((errno, port)) = own_calls.refused_bind() {
+                let why = io::Error::from_raw_os_error(errno);
+                error += &format!("; the program was refused port {port}: {why}");
+            }
+            return Look::Starting(Box::new(Starting { error, ..identity }));
+        }
     };
     let Starting { error: _, program, pid, controller, devices, device_states } = identity;
     let own_calls = own_calls.read();

@@ -3,7 +3,7 @@
 //! The hardware's are counted for the elastic threads' hardware threads as a whole, dataplane,
 //! application and kernel together, and read when somebody asks: the packet path pays nothing.
 use ix_dataplane::histogram::Histogram;
-use ix_dataplane::metrics::{ControlPage, Snapshot, ThreadSnapshot, WindowMetrics};
+use ix_dataplane::metrics::{ControlPage, PageError, Snapshot, ThreadSnapshot, WindowMetrics};
 use ix_proto::control::{
     Commands, CycleTicks, Group, Hardware, Status, TIME_BOUNDS_US, Thread, Times, Wall, Window,
 };
@@ -22,6 +22,10 @@ pub struct Counters {
     /// One for each elastic thread, or why there is none.
     meters: io::Result<Vec<Meter>>,
 }
+
+/// Why there are no counters of a dataplane that has not begun.
+const UNBEGUN: &str = "nothing to show: the program has not waited for a socket of IX so far (lines \
+                       of `ix run` say whose its sockets are), or its dataplane is still starting";
 
 impl Counters {
     /// Memory for an elastic thread on each of these hardware threads. Its size is sealed, so that
@@ -74,7 +78,10 @@ impl Counters {
     /// The counters, or why there are none. Hardware counters that cannot be had are left out, and
     /// `hardware_missing` says why.
     pub fn status(&self) -> Result<Status, String> {
-        let page = ControlPage::open(self.fd()).map_err(|e| e.to_string())?;
+        let page = ControlPage::open(self.fd()).map_err(|e| match e {
+            PageError::NotAPage => UNBEGUN.to_owned(),
+            e => e.to_string(),
+        })?;
         let mut status = status_of(&Snapshot::of(&page));
         match &self.meters {
             Ok(meters) => add_hardware(&mut status, meters.iter().map(Meter::read)),

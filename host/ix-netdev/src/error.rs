@@ -1,5 +1,6 @@
 //! Why there is no device: each message says in one line what, why, and what to do.
 use crate::program_owner::owner_on;
+use ix_nic::MTU_MAX;
 use std::fmt;
 use std::io;
 
@@ -42,7 +43,8 @@ pub enum OpenError {
 impl OpenError {
     /// The interface has an XDP program already.
     pub(crate) fn program_present(name: &str) -> OpenError {
-        OpenError::ProgramPresent { name: name.to_owned(), owner: owner_on(name) }
+        let owner = owner_on(name).map(|owner| owner.to_string());
+        OpenError::ProgramPresent { name: name.to_owned(), owner }
     }
 
     pub(crate) fn system(action: &'static str, name: &str, source: io::Error) -> OpenError {
@@ -80,7 +82,11 @@ impl fmt::Display for OpenError {
             }
             MtuTooLarge { name, mtu, largest } => {
                 write!(f, "the MTU of `{name}` is {mtu}, at most {largest}; ")?;
-                write!(f, "`ip link set {name} mtu {largest}`")
+                write!(f, "`ip link set {name} mtu {largest}`")?;
+                match *largest == MTU_MAX {
+                    true => Ok(()),
+                    false => write!(f, ", or `--nic {name},mtu=1500` if nobody sends longer ones"),
+                }
             }
             MtuTooSmall { name, mtu, asked } => {
                 write!(f, "the MTU of `{name}` is {mtu}, less than mtu={asked}; ")?;

@@ -122,7 +122,9 @@ struct Rest {
     fragments: Memory<FRAGMENT_KEY>,
     fragments_v6: Memory<FRAGMENT_KEY_V6>,
     owners: Map,
-    links: Map,
+    /// For a program of frames in one buffer, and for one of frames in several: Linux lets only
+    /// one of both kinds use a map of this kind, that which is loaded first.
+    links: [Map; 2],
 }
 
 impl Rest {
@@ -133,9 +135,15 @@ impl Rest {
             fragments: Memory::new(c"ix_fragments", FRAGMENTED)?,
             fragments_v6: Memory::new(c"ix_fragments6", FRAGMENTED)?,
             owners,
-            links: Map::new(MapKind::Dev, c"ix_links", OWNERS)?,
+            links: new_links()?,
         })
     }
+}
+
+/// Maps in which nobody has a link.
+fn new_links() -> io::Result<[Map; 2]> {
+    let new = || Map::new(MapKind::Dev, c"ix_links", OWNERS);
+    Ok([new()?, new()?])
 }
 
 /// What keeps Linux from a port.
@@ -206,9 +214,12 @@ impl HeldPorts {
                 let owned = Map::new(MapKind::Array, c"ix_ports", ALL_PORTS).map_err(made)?;
                 (owned, Some(Rest::new(owner).map_err(made)?))
             }
-            (Some(owned), Some(fragments), Some(fragments_v6), Some(owners), Some(links)) => {
+            (Some(owned), Some(fragments), Some(fragments_v6), Some(owners), Some(_)) => {
                 let (fragments, fragments_v6) = (Memory::of(fragments), Memory::of(fragments_v6));
-                let (owners, links) = (Map::of(owners), Map::of(links));
+                // The keeper's are in its program. If this run has to attach another one, because
+                // the interface was made again, the links of the old one lead nowhere.
+                let links = new_links().map_err(JoinError::Refused)?;
+                let owners = Map::of(owners);
                 (Map::of(owned), Some(Rest { fragments, fragments_v6, owners, links }))
             }
             (Some(owned), ..) => (Map::of(owned), None),
@@ -268,10 +279,11 @@ impl HeldPorts {
         self.kept.iter().for_each(Kept::leave);
     }
 
-    /// What the program on the interface looks at.
-    pub(crate) fn maps<'a>(&'a self, sockets: &'a Map) -> Maps<'a> {
+    /// What the program on the interface looks at. `frags`: it takes frames in several buffers.
+    pub(crate) fn maps<'a>(&'a self, sockets: &'a Map, frags: bool) -> Maps<'a> {
         let rest = self.rest.as_ref().expect("a run with the queues has all maps");
         let Rest { fragments, fragments_v6, owners, links } = rest;
+        let links = &links[usize::from(frags)];
         Maps { sockets, owned: &self.owned, owners, links, fragments, fragments_v6 }
     }
 
@@ -283,7 +295,7 @@ impl HeldPorts {
             rest.fragments.copy()?,
             rest.fragments_v6.copy()?,
             rest.owners.copy()?,
-            rest.links.copy()?,
+            rest.links[usize::from(program.owned.frags)].copy()?,
         ];
         kept.own(program, copies.each_ref().map(AsFd::as_fd))
     }

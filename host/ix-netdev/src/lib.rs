@@ -44,6 +44,7 @@ mod watch;
 mod xdp;
 mod xdp_support;
 
+pub use afxdp::largest_mtu;
 pub use device::{DeviceEvent, DeviceUpdate, OpenOptions, OpenedDevice, SharedMemory, open};
 pub use error::OpenError;
 pub use exchange::{Exchange, PORTS_MAX, PortCounts, PortRates};
@@ -53,11 +54,12 @@ pub use host_net::{HostChanges, HostNet, Neighbour, Network};
 pub use host_routes::Way;
 pub use keeper::{JoinError, is_kept, keep};
 pub use link::{Link, VethEnd};
-pub use look::{MTU_WITHOUT_FRAGS, own_addresses};
+pub use look::own_addresses;
 pub use memif::{MemifSpec, MemifSpecError};
 #[cfg(feature = "fuzzing")]
 pub use memif::{Utterance, memif_conversation};
 pub use namespace::Namespace;
+pub use program_owner::{ProgramOwner, owner_on};
 pub use spec::{DeviceSpec, SpecError};
 pub use watch::{LinkChange, LinkWatch};
 pub use xdp_support::{XdpSupport, xdp_support};

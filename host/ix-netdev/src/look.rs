@@ -6,9 +6,6 @@ use crate::netlink::{Message, Netlink, attribute, ifinfomsg, number};
 use ix_sys::Error;
 use std::net::{IpAddr, Ipv4Addr};
 
-/// Largest packet of an interface whose driver cannot spread a packet over several buffers, bytes.
-pub const MTU_WITHOUT_FRAGS: usize = crate::afxdp::MTU_WITHOUT_FRAGS;
-
 impl Namespace {
     /// The IPv4 addresses of an interface by its number, with their prefix lengths.
     pub fn ipv4_addresses(&self, index: u32) -> Result<Vec<(Ipv4Addr, u8)>, Error> {

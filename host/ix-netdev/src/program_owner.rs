@@ -1,5 +1,6 @@
 //! Whose an XDP program is.
 use crate::namespace::Namespace;
+use std::fmt;
 use std::fs;
 use std::io::Read;
 use std::path::Path;
@@ -9,10 +10,25 @@ const READ_MAX: u64 = 4096;
 /// Most characters of a command.
 const COMMAND_MAX: usize = 60;
 
-/// The process that holds the XDP program of an interface, with its command, such as ``process 7,
-/// `ix run memcached` ``. `None`: the interface has none, or no process that can be looked at holds
-/// it.
-pub(crate) fn owner_on(interface: &str) -> Option<String> {
+/// A process that holds an XDP program. Says itself with its command, such as ``process 7,
+/// `ix run memcached` ``.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProgramOwner {
+    /// Its number.
+    pub pid: u32,
+    /// Its command.
+    pub command: String,
+}
+
+impl fmt::Display for ProgramOwner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "process {}, `{}`", self.pid, self.command)
+    }
+}
+
+/// The process that holds the XDP program of an interface. `None`: the interface has none, or no
+/// process that can be looked at holds it.
+pub fn owner_on(interface: &str) -> Option<ProgramOwner> {
     let program = Namespace::current().ok()?.xdp_program(interface).ok()??;
     let line = format!("prog_id:\t{program}");
     let mut processes: Vec<u32> = fs::read_dir("/proc")
@@ -21,8 +37,8 @@ pub(crate) fn owner_on(interface: &str) -> Option<String> {
         .collect();
     // The first one has started the others, mostly.
     processes.sort_unstable();
-    let owner = processes.into_iter().find(|pid| holds(*pid, &line))?;
-    Some(format!("process {owner}, `{}`", command_of(owner)))
+    let pid = processes.into_iter().find(|pid| holds(*pid, &line))?;
+    Some(ProgramOwner { pid, command: command_of(pid) })
 }
 
 /// Whether a process has a descriptor whose description has this line (proc(5), `fdinfo`).

@@ -89,6 +89,7 @@ fn every_mode_works_or_says_why_not() {
     };
     assert!(matches!(e, AttachError::Refused { .. }));
     assert!(e.to_string().contains("zero-copy refused: Operation not supported"), "{e}");
+    assert!(e.to_string().ends_with("; leave mode=zerocopy out"), "{e}");
     assert_eq!(host.rx.in_use(), 0);
 }
 

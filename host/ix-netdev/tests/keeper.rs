@@ -16,7 +16,7 @@ const SOON: Duration = Duration::from_millis(300);
 /// What a run has of the interface.
 struct Run {
     ports: Arc<HeldPorts>,
-    _device: OpenedDevice,
+    device: OpenedDevice,
 }
 
 fn start(here: &Namespace) -> Run {
@@ -35,7 +35,7 @@ fn start(here: &Namespace) -> Run {
             ..OpenOptions::default()
         };
         let spec = "afxdp:ix0,queues=1".parse().expect("a device");
-        Run { ports, _device: open(&spec, &options).expect("opened") }
+        Run { ports, device: open(&spec, &options).expect("opened") }
     })
 }
 
@@ -145,4 +145,24 @@ fn runs_share_an_interface_and_none_breaks_another() {
     let links = here.links().expect("asked");
     assert!(!links.iter().any(|link| link.name.starts_with("ixk")), "no link is left");
     drop(linux);
+}
+
+/// Frames in several buffers are taken there too, by the queues and by links.
+#[test]
+fn runs_share_an_interface_of_long_frames() {
+    let Some((here, there)) = pair("runs_share_an_interface_of_long_frames") else { return };
+    for (end, name) in [(&here, "ix0"), (&there, "peer0")] {
+        end.set_mtu(name, 9000).expect("an MTU");
+    }
+    let runs = [start(&here), start(&here)];
+    assert_eq!(runs.each_ref().map(|run| run.ports.link().is_some()), [false, true]);
+    for run in &runs {
+        let info = &run.device.info;
+        assert!(info.mtu == 9000 && info.mode.starts_with("native"), "{} {}", info.mtu, info.mode);
+        assert!(!info.mode.contains("refused"), "{}", info.mode);
+    }
+    for run in runs {
+        run.ports.leave();
+    }
+    assert_eq!(here.xdp_program("ix0").expect("asked"), None);
 }

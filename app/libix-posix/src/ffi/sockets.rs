@@ -41,18 +41,20 @@ pub unsafe extern "C" fn bind(fd: c_int, address: *const sockaddr, len: socklen_
                 own_calls::bind_was_made();
                 announce::binds(fd);
             }
-            _ => is_refused(at.port()),
+            _ => is_refused(at),
         }
     }
     bound
 }
 
-/// The program was refused a port: notes why. Its errno stays.
+/// The program was refused a port: says and notes why. Its errno stays.
 #[cold]
-fn is_refused(port: u16) {
+fn is_refused(at: SocketAddr) {
     let errno = real::errno();
     if matches!(errno, libc::EACCES | libc::EADDRINUSE) {
-        own_calls::bind_was_refused(errno, port);
+        own_calls::bind_was_refused(errno, at.port());
+        announce::refused(at, errno);
+        real::set_errno(errno);
     }
 }
 
@@ -71,7 +73,7 @@ pub unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
         let errno = real::errno();
         if let Ok((at, _)) = ops::own_name(fd) {
             real::set_errno(errno);
-            is_refused(at.port());
+            is_refused(at);
         }
         real::set_errno(errno);
     }

@@ -1,5 +1,8 @@
 //! The verdict for each interface: what IX would have there, and the command to run next.
-use ix_netdev::{Link, MTU_WITHOUT_FRAGS, Namespace, XdpSupport, is_kept, xdp_support};
+use crate::linux_firewall::{self, Obstacle};
+use ix_netdev::{
+    Link, Namespace, ProgramOwner, XdpSupport, is_kept, largest_mtu, owner_on, xdp_support,
+};
 use ix_sys::cpu;
 use serde_json::{Value, json};
 use std::net::IpAddr;
@@ -23,10 +26,14 @@ struct Facts {
     addresses: Vec<(IpAddr, u8)>,
     /// `None`: the kernel cannot say it.
     xdp: Option<XdpSupport>,
-    /// The number of an XDP program that is there.
-    program: Option<u32>,
+    /// There is an XDP program.
+    has_program: bool,
+    /// The process that has it, if any has.
+    owner: Option<ProgramOwner>,
     /// It is that of a keeper, which runs may join.
     is_kept: bool,
+    /// What a firewall of Linux has there, where its address would be shared.
+    firewall: Option<Obstacle>,
     /// Hardware threads that this process may run on.
     cpus: Vec<usize>,
 }
@@ -111,6 +118,8 @@ fn facts(here: &Namespace, link: &Link, all: &[Link]) -> Facts {
         let its = master.filter(|of| (of.kind == "vrf") == is_vrf);
         its.map_or_else(String::new, |of| of.name.clone())
     };
+    let is_kept = is_kept(&link.name);
+    let has_program = here.xdp_program(&link.name).ok().flatten().is_some();
     Facts {
         name: link.name.clone(),
         up: link.up,
@@ -123,8 +132,10 @@ fn facts(here: &Namespace, link: &Link, all: &[Link]) -> Facts {
         mtu: link.mtu as usize,
         addresses: addresses_to_share(here, link.index),
         xdp: xdp_support(link.index).ok(),
-        program: here.xdp_program(&link.name).ok().flatten(),
-        is_kept: is_kept(&link.name),
+        has_program,
+        owner: if has_program && !is_kept { owner_on(&link.name) } else { None },
+        is_kept,
+        firewall: linux_firewall::obstacle(&link.name),
         cpus: cpu::allowed(),
     }
 }
@@ -183,14 +194,33 @@ fn obstacle(facts: &Facts) -> Option<(String, String)> {
     if !facts.up {
         return Some(("it is down".to_owned(), format!("ip link set {name} up")));
     }
-    if let Some(id) = facts.program.filter(|_| !facts.is_kept) {
-        let why = format!("it has an XDP program, number {id}, and can have one only");
-        return Some((why, format!("bpftool prog show id {id}")));
+    if facts.has_program && !facts.is_kept {
+        return Some(match &facts.owner {
+            Some(owner) => {
+                let why = format!("another XDP program is attached to it, that of {owner}");
+                (why, format!("kill {}     (it ends that program)", owner.pid))
+            }
+            None => {
+                let why = "another XDP program is attached to it, and no process has it";
+                (why.to_owned(), format!("ip link set {name} xdp off"))
+            }
+        });
     }
     let holds_frags = is_native && facts.xdp.as_ref().is_some_and(|xdp| xdp.frags);
-    if facts.mtu > MTU_WITHOUT_FRAGS && !holds_frags {
-        let why = format!("its MTU is above {MTU_WITHOUT_FRAGS}, the most of one buffer");
-        return Some((why, format!("ip link set {name} mtu {MTU_WITHOUT_FRAGS}")));
+    let largest = largest_mtu(holds_frags, false);
+    if facts.mtu > largest {
+        let why = format!("its MTU is {}, at most {largest}", facts.mtu);
+        return Some((why, format!("ip link set {name} mtu {largest}")));
+    }
+    // Without the right to ask nothing is known, and `ix run` needs it as well.
+    let firewall = facts.firewall.as_ref().filter(|found| **found != Obstacle::Rights);
+    if let Some(found) = firewall.filter(|_| is_shared(facts)) {
+        let meant = match found {
+            Obstacle::Rules(_) => "if no rule is meant for the program's ports",
+            _ => "if Linux has no firewall",
+        };
+        let command = format!("ix run --nic {name}{} --ignore-firewall PROGRAM", cpus(facts));
+        return Some((found.why(), format!("{command}     ({meant})")));
     }
     None
 }
@@ -198,16 +228,11 @@ fn obstacle(facts: &Facts) -> Option<(String, String)> {
 /// The command that runs a program there.
 fn run(facts: &Facts) -> String {
     let mut command = format!("ix run --nic {}", facts.name);
-    let cpus: Vec<String> =
-        facts.cpus.iter().take(facts.queues as usize).map(usize::to_string).collect();
-    // Without an address IX shares that of Linux, but not where other routes hold.
-    let is_shared = !facts.addresses.is_empty() && facts.in_vrf.is_empty();
+    let is_shared = is_shared(facts);
     if !is_shared {
         command += " --addr FREE/24";
     }
-    if cpus.len() > 1 {
-        command += &format!(" --cpus {}", cpus.join(","));
-    }
+    command += &cpus(facts);
     command += " PROGRAM";
     match is_shared {
         false => format!(
@@ -219,6 +244,18 @@ fn run(facts: &Facts) -> String {
         }
         true => format!("{command}     (the address of Linux is shared, by port)"),
     }
+}
+
+/// Without an address IX shares that of Linux, but not where other routes hold.
+fn is_shared(facts: &Facts) -> bool {
+    !facts.addresses.is_empty() && facts.in_vrf.is_empty()
+}
+
+/// The flag for as many elastic threads as the interface has queues, if that is more than one.
+fn cpus(facts: &Facts) -> String {
+    let cpus: Vec<String> =
+        facts.cpus.iter().take(facts.queues as usize).map(usize::to_string).collect();
+    if cpus.len() > 1 { format!(" --cpus {}", cpus.join(",")) } else { String::new() }
 }
 
 /// Addresses of Linux on an interface that a run would share and others know. Those of the link,
@@ -293,11 +330,31 @@ mod tests {
     #[test]
     fn what_is_in_the_way_has_the_command_that_mends_it() {
         let jumbo = Facts { mtu: 9000, ..usual() };
+        let owner = ProgramOwner { pid: 7, command: "filter --all".to_owned() };
         let frags = XdpSupport { native: true, frags: true, ..XdpSupport::default() };
         for (facts, why, next) in [
             (Facts { up: false, ..usual() }, "it is down", "ip link set eth0 up"),
-            (Facts { program: Some(7), ..usual() }, "number 7", "bpftool prog show id 7"),
-            (jumbo.clone(), "its MTU is above", "ip link set eth0 mtu "),
+            (
+                Facts { has_program: true, ..usual() },
+                "another XDP program is attached to it, and no process has it",
+                "ip link set eth0 xdp off",
+            ),
+            (
+                Facts { has_program: true, owner: Some(owner), ..usual() },
+                "that of process 7, `filter --all`",
+                "kill 7 ",
+            ),
+            (jumbo.clone(), "its MTU is 9000, at most 1778", "ip link set eth0 mtu 1778"),
+            (
+                Facts { firewall: Some(Obstacle::Rules("inet filter input".into())), ..usual() },
+                "has rules there: inet filter input",
+                "ix run --nic eth0 --cpus 0,1 --ignore-firewall PROGRAM  ",
+            ),
+            (
+                Facts { firewall: Some(Obstacle::Unknown("no answer".into())), ..usual() },
+                "no answer",
+                "ix run --nic eth0 --cpus 0,1 --ignore-firewall PROGRAM     (if Linux has no",
+            ),
             (Facts { has_ethernet: false, ..usual() }, "no Ethernet", ""),
             (Facts { is_tap: true, ..usual() }, "a tap", ""),
             (Facts { is_vrf: true, ..usual() }, "a VRF", ""),
@@ -313,7 +370,12 @@ mod tests {
             assert_eq!(verdict.to_json()["usable"], false, "{verdict:?}");
         }
         assert_eq!(judge(&Facts { xdp: Some(frags), ..jumbo }).why_not, "");
-        let kept = judge(&Facts { program: Some(7), is_kept: true, ..usual() });
+        // Nothing of a firewall is known, or it has nothing to do with an address of IX's own.
+        let rights = Facts { firewall: Some(Obstacle::Rights), ..usual() };
+        let rules = Some(Obstacle::Rules("inet filter input".into()));
+        let own = Facts { firewall: rules, addresses: vec![], ..usual() };
+        assert_eq!([judge(&rights).why_not, judge(&own).why_not], ["", ""]);
+        let kept = judge(&Facts { has_program: true, is_kept: true, ..usual() });
         assert_eq!(kept.why_not, "");
         assert!(kept.next.contains("with other runs"), "{kept:?}");
     }

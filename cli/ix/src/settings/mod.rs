@@ -58,7 +58,11 @@ impl Settings {
         }
         // A device behind the program was meant for `ix run`, which says so.
         if crate::command_line::behind_the_program(&args.program, &["--nic"]).is_none() {
+            let none_is_named = settings.devices.is_empty();
             crate::sharing::usual_device(&mut settings.devices, &settings.config)?;
+            if none_is_named && !settings.devices.is_empty() {
+                settings.source.has_usual_device();
+            }
         }
         crate::sharing::settle(&settings.devices, &mut settings.config)?;
         if settings.config.shares_address {

@@ -6,6 +6,8 @@ use std::fmt::Display;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Source {
     nic: bool,
+    /// Nobody named a device: it is that of Linux's default route.
+    is_usual: bool,
     addr: bool,
     gateway: bool,
     cpus: Option<String>,
@@ -17,6 +19,7 @@ impl Source {
     pub fn of(args: &RunArgs) -> Source {
         Source {
             nic: !args.nic.is_empty(),
+            is_usual: false,
             addr: args.addr.is_some(),
             gateway: args.gateway.is_some(),
             cpus: args.cpus.clone(),
@@ -24,9 +27,18 @@ impl Source {
         }
     }
 
+    /// The device is that of Linux's default route, because nobody named one.
+    pub fn has_usual_device(&mut self) {
+        self.is_usual = true;
+    }
+
     /// A device, as it was typed.
     pub fn device(&self, text: &str) -> String {
-        if self.nic { format!("`--nic {text}`") } else { self.key("devices", text) }
+        match self {
+            Source { is_usual: true, .. } => format!("{text}, the interface of the default route"),
+            Source { nic: true, .. } => format!("`--nic {text}`"),
+            _ => self.key("devices", text),
+        }
     }
 
     /// An address of the dataplane with its prefix length, as it was typed.
@@ -63,5 +75,21 @@ impl Source {
     fn key(&self, key: &str, value: impl Display) -> String {
         let place = self.file.as_ref().map_or(String::new(), |file| format!(" in {file}"));
         format!("`{key} = \"{value}\"`{place}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_is_named_as_the_user_typed_it_or_as_it_was_found() {
+        let of_file = Source { file: Some("ix.toml".to_owned()), ..Source::default() };
+        assert_eq!(of_file.device("eth0"), "`devices = \"eth0\"` in ix.toml");
+        let flag = Source { nic: true, ..of_file.clone() };
+        assert_eq!(flag.device("eth0,mtu=1500"), "`--nic eth0,mtu=1500`");
+        let mut nobody = Source::default();
+        nobody.has_usual_device();
+        assert_eq!(nobody.device("eth0"), "eth0, the interface of the default route");
     }
 }

@@ -248,6 +248,8 @@ fn the_doctor_has_a_verdict_for_each_interface() {
     let service = net.serve(&["64"]);
     let beside = verdict();
     assert_eq!(beside["usable"], false, "{beside}");
-    assert!(beside["why"].as_str().expect("why").contains("an XDP program"), "{beside}");
+    let why = beside["why"].as_str().expect("why");
+    assert!(why.contains("another XDP program is attached to it, that of process "), "{beside}");
+    assert!(beside["next"].as_str().expect("a command").starts_with("kill "), "{beside}");
     service.finish(PATIENCE);
 }

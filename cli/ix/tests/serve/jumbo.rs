@@ -1,6 +1,9 @@
 //! Packets that are longer than a buffer of the dataplane, seen from Linux: both families, both
 //! ways, every byte compared.
+use super::shared_address::on_linux_address;
 use crate::support::memif::{MemifNet, answer};
+use crate::support::process::Process;
+use crate::support::stats::Stats;
 use crate::support::traffic::{close, echo};
 use crate::support::{
     self, CLIENT, CLIENT_V6, Nic, PATIENCE, PREFIX, PREFIX_V6, SERVICE, SERVICE_V6, TestNet,
@@ -9,6 +12,7 @@ use crate::support::{
 use ix_skip::{Need, skip};
 use ix_testbed::{Namespace, VethEnd};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 const MTU: u32 = 9000;
@@ -46,6 +50,48 @@ fn streams_go_in_long_segments_both_ways() {
         }
         service.finish(PATIENCE);
     }
+}
+
+/// At Linux's own address too, for the run that has the queues, for one that has a link, and where
+/// the XDP program runs behind the driver.
+#[test]
+fn streams_go_in_long_segments_where_the_address_is_shared() {
+    const BYTES: u64 = 16 << 20;
+    let test = "streams_go_in_long_segments_where_the_address_is_shared";
+    let Some(net) = on_linux_address(test) else { return };
+    let net = net.with_mtu(MTU);
+    let echo = support::build_echo();
+    let start = |device: &str, port: u16| {
+        let control = net.file(&format!("{port}.sock"));
+        let mut command = net.server.command(env!("CARGO_BIN_EXE_ix"), None);
+        command.args(["run", "--domain", &support::domain(), "--nic", device, "--control"]);
+        command.arg(&control).arg(&echo).args(["bulk", "--port", &port.to_string()]);
+        let process = Process::start(command);
+        process.wait_for("ready", PATIENCE);
+        (process, control, port)
+    };
+    let goes = |(process, control, port): &(Process, PathBuf, u16)| {
+        let at = SocketAddr::from((*SERVICE.ip(), *port));
+        close(connect_once_there(&net.client, at));
+        for direction in ["send", "recv"] {
+            let before = Stats::ask(control).total("tx_packets");
+            let mut client = net.client.command(&echo, None);
+            client.args(["--client", &at.to_string(), "--linux", "--json"]);
+            client.args(["--bulk", direction, "--bytes", &BYTES.to_string()]);
+            let (status, said) = Process::start(client).wait(PATIENCE * 3);
+            assert!(status.success(), "{port} {direction}: {said:?}; {process}");
+            if direction == "recv" {
+                let packets = Stats::ask(control).total("tx_packets") - before;
+                assert!(BYTES / packets > 4000, "{port}: {packets} packets");
+            }
+        }
+    };
+    let both = [start("ixs0", 8001), start("ixs0", 8002)];
+    both.iter().for_each(goes);
+    both.into_iter().for_each(|(process, ..)| process.terminate());
+    let generic = start("ixs0,mode=generic", 8003);
+    goes(&generic);
+    generic.0.terminate();
 }
 
 #[test]

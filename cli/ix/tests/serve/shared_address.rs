@@ -1,5 +1,6 @@
 //! The address of Linux, shared by port: what the program's sockets own is IX's, and all else goes
 //! on as if there were no IX.
+use super::shared_kinds::judged;
 use crate::support::process::{Process, signal};
 use crate::support::stats::Stats;
 use crate::support::traffic::echo;
@@ -421,6 +422,8 @@ fn a_firewall_that_would_be_passed_by_is_named() {
     let tells = [&["cannot share", "--ignore-firewall", "--addr"][..], &chains].concat();
     let tells = tells.iter().all(|word| last.contains(word)) && !last.contains("passes");
     assert!(status.code() == Some(125) && tells, "{status}: {said:#?}");
+    let next = "ix run --nic ixs0 --ignore-firewall PROGRAM";
+    chains.iter().for_each(|chain| judged(&net, "ixs0", chain, next));
     let ignored = net.start_shared_with(&["--ignore-firewall"], &program).process;
     ignored.wait_for("ready", PATIENCE);
     let names = |line: &String| chains.iter().all(|chain| line.contains(chain));

@@ -22,7 +22,7 @@ fn run_there(net: &TestNet, flags: &[&str]) -> (Option<i32>, String) {
 
 /// `ix doctor` says the same of it, and a command if there is one.
 #[track_caller]
-fn judged(net: &TestNet, nic: &str, why: &str, next: &str) {
+pub fn judged(net: &TestNet, nic: &str, why: &str, next: &str) {
     let run = || Command::new(env!("CARGO_BIN_EXE_ix")).args(["doctor", "--json"]).output();
     let output = net.server.run(run).expect("ix");
     let told: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
@@ -170,6 +170,7 @@ fn the_owner_of_another_program_is_named() {
     let other = net.server.run(|| ix_netdev::Exchange::open("ixs0")).expect("nobody has one");
     let own = format!("that of process {}, `", std::process::id());
     refused(&net, "ixs0", &["another XDP program is attached to `ixs0`", &own, "stop it"]);
+    judged(&net, "ixs0", &own, "kill ");
     drop(other);
     // A run that has an address of its own there.
     let echo = build_echo();
@@ -289,4 +290,27 @@ fn low_ports_need_their_right() {
     let at = SocketAddrV4::new(*SERVICE.ip(), 80);
     assert_eq!(net.client.run(|| ask(at, "")), "served");
     process.terminate();
+}
+
+/// What is wrong with a device is said of the device, as it was typed or found, and not of the
+/// program.
+#[test]
+fn a_device_is_blamed_as_it_was_typed() {
+    let test = "a_device_is_blamed_as_it_was_typed";
+    let Some(net) = on_linux_address(test) else { return };
+    net.server.add_route(Ipv4Addr::UNSPECIFIED, 0, CLIENT).expect("a route");
+    let echo = build_echo();
+    let refused = |flags: &[&str], starts: &str, ends: &str| {
+        let mut command = net.server.command(env!("CARGO_BIN_EXE_ix"), None);
+        command.arg("run").args(flags).arg(&echo).arg("64");
+        let (status, said) = Process::start(command).wait(PATIENCE);
+        assert_eq!(status.code(), Some(125), "{said:#?}");
+        let is_it = |line: &String| line.starts_with(starts) && line.ends_with(ends);
+        assert!(said.iter().any(is_it), "`{starts}…{ends}`: {said:#?}");
+    };
+    let starts = "ix: cannot use `--nic ixs0,mode=zerocopy`: queue 0 of `ixs0` refuses AF_XDP";
+    refused(&["--nic", "ixs0,mode=zerocopy"], starts, "; leave mode=zerocopy out");
+    net.server.set_mtu("ixs0", 9300).expect("an MTU");
+    let starts = "ix: cannot open ixs0, the interface of the default route: the MTU";
+    refused(&[], starts, "`ip link set ixs0 mtu 9216`");
 }

@@ -110,7 +110,10 @@ impl Socket {
                 let name = name.to_owned();
                 AttachError::LongFrames { name, mtu, largest: MTU_OF_BUFFER, answers }
             }
-            _ => AttachError::Refused { name: name.to_owned(), queue, answers },
+            _ => {
+                let mode = (bind.mode != XdpMode::Auto).then(|| bind.mode.name());
+                AttachError::Refused { name: name.to_owned(), queue, mode, answers }
+            }
         })
     }
 
@@ -131,7 +134,7 @@ impl Socket {
             Some(libc::EBUSY) => AttachError::Busy { name, queue },
             _ => {
                 let answers = format!("in the mode of the thread's first queue: {e}");
-                AttachError::Refused { name, queue, answers }
+                AttachError::Refused { name, queue, mode: None, answers }
             }
         })
     }

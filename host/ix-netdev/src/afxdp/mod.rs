@@ -87,7 +87,8 @@ impl Attachment {
             return set.map_err(|e| keeper_error(name, e));
         }
         let to = (addresses, &self.groups[..]);
-        let insns = instructions(&self.sockets, to, filters, self.shared.as_deref(), self.vlan);
+        let shared = (self.shared.as_deref(), self.frags);
+        let insns = instructions(&self.sockets, to, filters, shared, self.vlan);
         let flags = if self.frags { PROGRAM_XDP_FRAGS } else { 0 };
         let program = Program::load(ProgramKind::Xdp, c"ix_xdp", &insns, flags);
         match program.and_then(|program| program.replace_in(self.link.as_fd())) {
@@ -157,7 +158,14 @@ const SEND_BUFFER_BYTES: i32 = 8 << 20;
 
 const ETHERNET_BYTES: usize = 14;
 /// Largest packet that one buffer holds, bytes, if its frame has no tag.
-pub(crate) const MTU_WITHOUT_FRAGS: usize = ROOM_BYTES - ETHERNET_BYTES;
+const MTU_WITHOUT_FRAGS: usize = ROOM_BYTES - ETHERNET_BYTES;
+
+/// The largest MTU of an interface that IX can use. `frags`: its XDP program takes frames in several
+/// buffers. `has_tag`: IX's frames have a tag of a VLAN.
+pub fn largest_mtu(frags: bool, has_tag: bool) -> usize {
+    let of_buffer = MTU_WITHOUT_FRAGS - if has_tag { TAG_BYTES } else { 0 };
+    if frags { MTU_MAX } else { of_buffer }
+}
 
 /// Loads and attaches the program and makes the sockets of all queues of the interface, for
 /// `pairs` queue pairs, and packets of at most `wanted_mtu` bytes, if that is less than the
@@ -232,12 +240,17 @@ pub(crate) fn open(
             (sockets, attached, room)
         }
     };
-    let of_buffer = MTU_WITHOUT_FRAGS - vlan.map_or(0, |_| TAG_BYTES);
-    let largest = if attached.frags { MTU_MAX } else { of_buffer };
-    // What Linux and others send may be as long as the interface takes.
-    if mtu > largest {
+    let largest = largest_mtu(attached.frags, vlan.is_some());
+    // What Linux and others send may be as long as the interface takes. A user who asks for less
+    // knows that nobody sends such packets.
+    let is_cut = !attached.frags && wanted_mtu.is_some_and(|asked| asked <= largest);
+    if mtu > largest && !is_cut {
         return Err(OpenError::MtuTooLarge { name: name.to_owned(), mtu, largest });
     }
+    let longer = match mtu > largest {
+        true => format!(", packets of others of more than {largest} bytes are lost"),
+        false => String::new(),
+    };
     if let Some(asked) = wanted_mtu.filter(|asked| *asked > mtu) {
         return Err(OpenError::MtuTooSmall { name: name.to_owned(), mtu, asked });
     }
@@ -257,7 +270,7 @@ pub(crate) fn open(
             features: XdpFeatures::DEFAULT,
         }),
         name: name.to_owned(),
-        mode: attached.text + &dealt(pairs, queues) + &refused,
+        mode: attached.text + &dealt(pairs, queues) + &longer + &refused,
         queues: pairs,
         mac,
         mtu,
@@ -390,17 +403,17 @@ fn alone(addresses: &[IpAddr], is_shared: bool) -> &[IpAddr] {
     if is_shared { &[] } else { addresses }
 }
 
-/// The program's code.
+/// The program's code. `frags`: it will take frames in several buffers.
 fn instructions(
     sockets: &Map,
     (addresses, groups): (&[IpAddr], &[IpAddr]),
     filters: Option<&[Filter]>,
-    shared: Option<&HeldPorts>,
+    (shared, frags): (Option<&HeldPorts>, bool),
     vlan: Option<VlanId>,
 ) -> Vec<Insn> {
     match shared {
         Some(ports) if ports.kept().is_some_and(|kept| kept.link().is_some()) => near::far(sockets),
-        Some(ports) => shared_program(&ports.maps(sockets), addresses, groups),
+        Some(ports) => shared_program(&ports.maps(sockets, frags), addresses, groups),
         None => program::xdp_program(sockets, (addresses, groups), filters, vlan),
     }
 }
@@ -424,10 +437,13 @@ fn attach_program(
     let (filters, shared) = (options.filters.as_deref(), options.shared.as_deref());
     let groups = [&options.groups[..], &options.broadcasts].concat();
     let to = (&options.addresses[..], &groups[..]);
-    let insns = instructions(sockets, to, filters, shared, vlan);
-    let load = |flags| Program::load(ProgramKind::Xdp, c"ix_xdp", &insns, flags);
-    let plain = load(0).map_err(|e| bpf_error("load an XDP program", name, e))?;
-    let with_frags = load(PROGRAM_XDP_FRAGS);
+    let load = |frags| {
+        let insns = instructions(sockets, to, filters, (shared, frags), vlan);
+        let flags = if frags { PROGRAM_XDP_FRAGS } else { 0 };
+        Program::load(ProgramKind::Xdp, c"ix_xdp", &insns, flags)
+    };
+    let plain = load(false).map_err(|e| bpf_error("load an XDP program", name, e))?;
+    let with_frags = load(true);
 
     let places: &[(u32, &str)] = match mode {
         XdpMode::Auto => &[(ATTACH_NATIVE, "native"), (ATTACH_GENERIC, "generic")],
