@@ -2,6 +2,7 @@
 //! that is refused gets one line that says what to do, and stays as it was.
 use super::shared_address::{ask, on_linux_address, run_echo};
 use super::shared_network::{has_ip, ip};
+use crate::support::process::Process;
 use crate::support::{CLIENT, PATIENCE, SERVICE, TestNet, build_echo, eventually};
 use ix_skip::{Need, skip, skip_part};
 use ix_testbed::{Namespace, VethEnd};
