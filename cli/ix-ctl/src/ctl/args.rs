@@ -11,7 +11,7 @@ use std::str::FromStr;
 
 /// Help of `ix ctl`.
 pub const CTL_HELP: &str = "Prints the state of a running dataplane, or changes it. With several on this \
-    machine, name one with --pid, the process ID of its program.\n\n\
+    machine, name one with --pid, the process ID of its program or of its `ix run`.\n\n\
     Each dataplane has two control sockets in /run/ix (root's dataplanes), $XDG_RUNTIME_DIR/ix or \
     /tmp/ix-UID: `PID.sock` for operators, and the read-only `PID.ro.sock`. File permissions say \
     who may open which; [control] in the configuration file of `ix run` sets them.\n\n\
@@ -268,7 +268,7 @@ pub struct DumpArgs {
 /// Which dataplane.
 #[derive(Args, Debug, Default)]
 pub struct CtlArgs {
-    /// Process ID of the program (default: the only one that runs)
+    /// Process ID of the program or of its `ix run` (default: the only one that runs)
     #[arg(long, conflicts_with = "control")]
     pub pid: Option<i32>,
     /// Path of its control socket

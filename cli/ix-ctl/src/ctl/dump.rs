@@ -20,7 +20,9 @@ stats.json        all counters, with what they cost
 metrics.txt       the same for Prometheus
 connections.json  TCP connections: addresses, ports, windows, times; no payload
 vnic.json         filters and rates
-about.json        how the run was started, its configuration file and its last messages
+about.json        its version of ix, how the run was started, its configuration file and its last
+                  messages; what processes of the program say, such as `listening on`, is on their
+                  standard error alone
 doctor.json       what the machine can do
 capture.pcapng    packets, if asked for
 
@@ -58,13 +60,21 @@ pub fn main(args: &DumpArgs, capture: Capture) -> Result<()> {
     let filters = client.get::<vnic::View>(&Request::Vnic);
     archive.add_json("vnic.json", filters.and_then(|view| json(&view)))?;
     let about = client.get::<About>(&Request::About { all: args.all });
-    archive.add_json("about.json", about.and_then(|about| json(&about)))?;
+    let ix = client.hello().ix.clone();
+    archive.add_json("about.json", about.and_then(|about| about_with(&about, &ix)))?;
     archive.add_json("doctor.json", doctor())?;
     if let Some(seconds) = args.capture {
         let captured = packets(capture, &path, seconds, args.all);
         archive.add_or_say("capture.pcapng", captured)?;
     }
     archive.end(&stats, args.json)
+}
+
+/// What is known of the run, with the version of its ix.
+fn about_with(about: &About, ix: &str) -> Result<Value> {
+    let mut about = json(about)?;
+    about["ix"] = ix.into();
+    Ok(about)
 }
 
 fn connections(client: &mut Client) -> Result<Value> {

@@ -28,8 +28,9 @@ pub fn status(status: &Status) -> String {
         percent(idle, 0),
     );
     let flows = ["flows", "half_open", "time_wait"].map(|name| status.total(name));
+    let s = if flows[0] == 1 { "" } else { "s" };
     let [flows, half_open, time_wait] = flows.map(|n| count(n as f64));
-    let _ = writeln!(out, "  {flows} flows, {half_open} half open, {time_wait} in TIME-WAIT");
+    let _ = writeln!(out, "  {flows} flow{s}, {half_open} half open, {time_wait} in TIME-WAIT");
     let drops = status.drops();
     let drops: Vec<String> =
         drops.iter().map(|(reason, n)| format!("{reason} {}", count(*n as f64))).collect();

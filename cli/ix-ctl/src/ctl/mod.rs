@@ -12,6 +12,7 @@ use args::{ConnectionsArgs, CtlArgs, CtlCommand, FlowGroupsArgs, LookArgs, Polic
 use ix_broker::control::{Change, Client, exposition};
 use ix_controller::policy::BUILT_IN;
 use ix_proto::control::{Answer, Connections, Group, PolicySet, Request, Status};
+use ix_report::figure::plural;
 use ix_report::problem::{Problem, Result};
 use serde::Serialize;
 use std::time::Duration;
@@ -28,7 +29,7 @@ pub fn main(command: &CtlCommand, capture: dump::Capture) -> Result<()> {
             order(&args.look, &request, |after| {
                 let thread = after.threads.get(args.to);
                 let groups = thread.map_or(0, |thread| thread.flow_groups.len());
-                format!("elastic thread {} has {groups} flow groups now", args.to)
+                format!("elastic thread {} has {} now", args.to, plural(groups, "flow group"))
             })
         }
         CtlCommand::Park(args) => {
@@ -162,10 +163,7 @@ fn now_is(status: &Status, thread: usize) -> String {
         .threads
         .get(thread)
         .map_or(("?", 0), |thread| (thread.state.name(), thread.flow_groups.len()));
-    format!(
-        "elastic thread {thread} is {state} with {}",
-        ix_report::figure::plural(groups, "flow group")
-    )
+    format!("elastic thread {thread} is {state} with {}", plural(groups, "flow group"))
 }
 
 fn flow_groups(args: &FlowGroupsArgs) -> Result<()> {

@@ -47,9 +47,10 @@ pub fn load(state: &State, status: &Status, width: usize) -> Vec<Line<'static>> 
         ("delay", format!("{} µs", micros(status.queueing_delay_us())), |point| point.delay_us),
         ("p99 estimate", format!("{} µs", micros(status.tail_us())), |point| point.tail_us),
     ];
-    let flows = count(status.total("flows") as f64);
+    let flows = status.total("flows");
+    let s = if flows == 1 { "" } else { "s" };
     let also = [
-        format!("{flows} flows"),
+        format!("{} flow{s}", count(flows as f64)),
         format!("idle {}", percent(idle, 0)),
         format!("batch bound {}", status.batch_bound),
     ];

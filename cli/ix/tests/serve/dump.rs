@@ -146,6 +146,7 @@ fn a_dump_is_one_file_without_secrets() {
     assert!(json("connections.json")["total"].as_u64().expect("a number") >= 1);
     assert!(json("doctor.json")["checks"].is_array());
     let about = json("about.json");
+    assert_eq!(about["ix"], env!("CARGO_PKG_VERSION"));
     let log = about["log"].as_array().expect("lines");
     assert!(log.iter().any(|line| line.to_string().contains("device tap:")), "{log:?}");
     assert!(about["config"].as_str().expect("a file").contains("host_addr"));

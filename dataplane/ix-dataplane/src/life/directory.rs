@@ -253,7 +253,13 @@ impl Directory {
             }
             Command::Park { thread } | Command::Drain { thread } => {
                 self.check(thread, &[ThreadState::Active])?;
-                let last = || format!("elastic thread {thread} is the last active one");
+                let last = || {
+                    let why = format!("elastic thread {thread} is the last active one");
+                    match threads {
+                        1 => format!("{why}; give `ix run` another one with --cpus"),
+                        _ => format!("{why}; `ix ctl resume` another one first"),
+                    }
+                };
                 let active = self.active_but(thread).ok_or_else(last)?;
                 let parks = matches!(command, Command::Park { .. });
                 if self.stay() {

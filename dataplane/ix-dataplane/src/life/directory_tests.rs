@@ -163,7 +163,10 @@ fn what_cannot_be_is_refused_and_says_why() {
     world.settle();
     assert_eq!(world.ended(), [(1, Outcome::Done)]);
     for (command, why) in [
-        (Command::Park { thread: 0 }, "elastic thread 0 is the last active one"),
+        (
+            Command::Park { thread: 0 },
+            "elastic thread 0 is the last active one; `ix ctl resume` another one first",
+        ),
         (Command::Drain { thread: 0 }, "the last active one"),
         (Command::Park { thread: 1 }, "elastic thread 1 is parked"),
         (Command::Migrate { groups: all, to: 1 }, "elastic thread 1 is parked"),

@@ -4,6 +4,7 @@ use ix_sys::{process, socket};
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::fd::AsFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
@@ -218,6 +219,17 @@ pub struct Found {
     pub pid: i32,
 }
 
+impl Found {
+    /// Its program's name, as Linux has it, and its process number.
+    fn shown(&self) -> String {
+        let name = fs::read_to_string(format!("/proc/{}/comm", self.pid)).unwrap_or_default();
+        match name.trim_end() {
+            "" => self.pid.to_string(),
+            name => format!("{name} ({})", self.pid),
+        }
+    }
+}
+
 /// All dataplanes that this user may reach, by process number.
 pub fn all() -> Vec<Found> {
     let mut found: Vec<Found> = listed().into_iter().filter_map(reachable).collect();
@@ -254,15 +266,24 @@ fn reachable(listed: Found) -> Option<Found> {
     Some(Found { path, pid })
 }
 
-/// The socket at this path, or that of this process, or the only one that exists.
+/// The process that listens at a socket: the `ix run` of a dataplane.
+fn server_of(path: &Path) -> Option<i32> {
+    let socket = socket::connect_unix_within(path, KNOCK_WITHIN).ok()?;
+    let process = socket::peer_process(socket.as_fd()).ok()?;
+    i32::try_from(process.pid()).ok()
+}
+
+/// The socket at this path, or that of this process, which is the program or its `ix run`, or the
+/// only one that exists.
 pub fn find(path: Option<&Path>, pid: Option<i32>) -> Result<PathBuf> {
     if let Some(path) = path {
         return Ok(path.to_owned());
     }
     let mut alive = all();
     if let Some(pid) = pid {
-        let found = alive.into_iter().find(|found| found.pid == pid);
-        return found.map(|found| found.path).ok_or_else(|| {
+        let of_program = alive.iter().find(|found| found.pid == pid);
+        let of_run = || alive.iter().find(|found| server_of(&found.path) == Some(pid));
+        return of_program.or_else(of_run).map(|found| found.path.clone()).ok_or_else(|| {
             Problem::new(
                 "no such dataplane",
                 format!("process {pid} has none that this user may reach"),
@@ -278,8 +299,8 @@ pub fn find(path: Option<&Path>, pid: Option<i32>) -> Result<PathBuf> {
                 .mend("start one with `ix run`, or name its socket with --control"))
         }
         n => {
-            let pids: Vec<_> = alive.iter().map(|found| found.pid.to_string()).collect();
-            Err(Problem::new(format!("there are {n} dataplanes"), pids.join(", "))
+            let all: Vec<_> = alive.iter().map(Found::shown).collect();
+            Err(Problem::new(format!("there are {n} dataplanes"), all.join(", "))
                 .mend("choose one with --pid"))
         }
     }
@@ -316,6 +337,21 @@ mod tests {
         assert_eq!(sockets.path(), path);
         drop(sockets);
         assert!(!path.exists() && !read_only(&path).exists(), "the files go with the sockets");
+    }
+
+    #[test]
+    fn a_dataplane_is_known_by_its_program_and_by_its_run() {
+        let path = temp("server");
+        let listener = UnixListener::bind(&path).expect("bind");
+        let own = std::process::id() as i32;
+        assert_eq!(server_of(&path), Some(own));
+        drop(listener);
+        assert_eq!(server_of(&path), None, "nobody listens");
+        fs::remove_file(&path).expect("removed");
+        let name = fs::read_to_string("/proc/self/comm").expect("a name");
+        let found = |pid| Found { path: path.clone(), pid };
+        assert_eq!(found(own).shown(), format!("{} ({own})", name.trim_end()));
+        assert_eq!(found(-1).shown(), "-1", "it has ended");
     }
 
     #[test]
