@@ -1,5 +1,5 @@
 //! The command line: subcommands and flags.
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use ix_bench::args::Device;
 use ix_bench::command::BenchCommand;
 use ix_broker::marks::Whose;
@@ -20,9 +20,9 @@ const RUN_HELP: &str = "Runs PROGRAM with its own TCP/IP dataplane. An unmodifie
     ix run memcached -u nobody\n  \
     ix run --nic eth0 memcached -u nobody -p 11211\n  \
     ix run --nic eth1 --addr 10.0.0.2/24 memcached -u nobody -p 11211\n  \
-    ix run --nic tap:ix0,queues=2 --addr 192.0.2.2/24 --cpus 2,3 ix-echo 64 --port 7\n  \
-    ix run --nic memif:/run/link.memif --addr 10.0.0.2/24 ix-echo 64\n  \
-    ix run -c ix.toml ix-echo 64\n\n\
+    ix run --nic tap:ix0,queues=2 --addr 192.0.2.2/24 --cpus 2,3 ix echo 64 --port 7\n  \
+    ix run --nic memif:/run/link.memif --addr 10.0.0.2/24 ix echo 64\n  \
+    ix run -c ix.toml ix echo 64\n\n\
     Flags of `ix run` stand before PROGRAM. Everything behind it belongs to the program.\n\n\
     The exit status is the program's, or 128 + N if signal N ended it; 125 if `ix run` itself \
     failed, 126 if PROGRAM cannot be executed, 127 if there is no such program.\n\n\
@@ -275,10 +275,11 @@ pub struct RunArgs {
     /// How the dataplane gets into the program's process
     #[arg(long, value_enum, default_value_t = Entry::Planted)]
     pub entry: Entry,
-    /// User ID to run the program as, behind a wall; `own`: a user for this run alone; `root`: the
-    /// machine's root, against whom the wall does not hold. Without it: with `--domain process` the
-    /// caller's own, or, for root, root of a user namespace; with `--domain pku` `own`
-    #[arg(long, value_name = "UID", value_parser = program_user)]
+    /// User to run the program as, by name or number, behind a wall; `own`: a user for this run
+    /// alone; `root`: the machine's root, against whom the wall does not hold. Without it: with
+    /// `--domain process` the caller's own, or, for root, root of a user namespace; with
+    /// `--domain pku` `own`
+    #[arg(long, value_name = "USER", value_hint = ValueHint::Username, value_parser = program_user)]
     pub user: Option<ProgramUser>,
     /// Most processes and threads of the program (default: half of what the machine can have, where
     /// a control group can be made)
@@ -425,24 +426,46 @@ pub struct SimArgs {
 pub enum ProgramUser {
     /// A user that no other run has.
     Own,
-    /// The user of this number; 0 is root.
-    Number(u32),
+    /// This user with this group, by their numbers; 0 is root.
+    Known {
+        /// The user.
+        user: u32,
+        /// The group.
+        group: u32,
+    },
 }
 
-/// A user by its number or by a word.
+/// Linux's list of users.
+const USERS: &str = "/etc/passwd";
+
+/// A user by its number, by its name or by a word. A number is its group's as well.
 fn program_user(text: &str) -> Result<ProgramUser, String> {
+    let known = |(user, group)| ProgramUser::Known { user, group };
     match text {
         "own" => Ok(ProgramUser::Own),
-        "root" => Ok(ProgramUser::Number(0)),
+        "root" => Ok(known((0, 0))),
         // The last number is no user's (setresuid(2)).
         _ => match text.parse() {
-            Ok(id) if id != u32::MAX => Ok(ProgramUser::Number(id)),
+            Ok(id) if id != u32::MAX => Ok(known((id, id))),
             _ => {
-                Err("it is neither a user's number (`id -u NAME` prints one), nor `own` or `root`"
-                    .to_owned())
+                let users = std::fs::read_to_string(USERS).unwrap_or_default();
+                user_of(&users, text).map(known).ok_or_else(|| {
+                    format!(
+                        "{USERS} has no such user; name one that it has, a user's number (`id -u \
+                         NAME` prints one), `own` or `root`"
+                    )
+                })
             }
         },
     }
+}
+
+/// Numbers of a user and its group in a list of users (passwd(5)).
+fn user_of(users: &str, name: &str) -> Option<(u32, u32)> {
+    let line = users.lines().find(|line| line.split(':').next() == Some(name))?;
+    // Behind the name and the password.
+    let mut numbers = line.split(':').skip(2).map(str::parse);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
 
 /// A number of bytes, with K, M or G for powers of 1024.
@@ -464,4 +487,25 @@ fn wall_part(name: &str) -> Result<WallPart, String> {
         let all = WallPart::ALL.map(WallPart::name).join(", ");
         format!("the wall has no such part; its parts are {all}")
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_have_names_and_numbers() {
+        let known = |user, group| Ok(ProgramUser::Known { user, group });
+        assert_eq!(program_user("own"), Ok(ProgramUser::Own));
+        assert_eq!((program_user("root"), program_user("7")), (known(0, 0), known(7, 7)));
+        for wrong in ["4294967295", "-1", "", "no such user"] {
+            let why = program_user(wrong).expect_err("no user");
+            assert!(why.contains("no such user") && why.contains("id -u"), "{wrong}: {why}");
+        }
+        let users = "root:x:0:0:root:/root:/bin/sh\nmemcache:x:104:110::/:/bin/false\nbad:x:a:1";
+        assert_eq!(user_of(users, "memcache"), Some((104, 110)));
+        for wrong in ["memcach", "bad", "", "x"] {
+            assert_eq!(user_of(users, wrong), None, "{wrong}");
+        }
+    }
 }

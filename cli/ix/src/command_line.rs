@@ -68,7 +68,7 @@ pub fn as_problem(error: &clap::Error) -> Problem {
     let what = text.split("\n\n").next().unwrap_or_default();
     let what = what.strip_prefix("error: ").unwrap_or(what);
     let words: Vec<&str> = what.split_whitespace().collect();
-    Problem::line(words.join(" ")).mend("see the command's --help")
+    Problem::new("cannot use the command line", words.join(" ")).mend("see the command's --help")
 }
 
 /// The definition of the command line.
@@ -288,8 +288,9 @@ mod tests {
         let Err(Other::Wrong(error, _)) = read(&words("ix ctl stats --speed --json")) else {
             panic!("it was taken");
         };
-        let problem = as_problem(&error).to_string();
-        assert!(problem.contains("'--speed'") && !problem.contains("Usage"), "{problem}");
+        let problem = as_problem(&error);
+        let why = problem.why();
+        assert!(why.contains("'--speed'") && !why.contains("Usage"), "{problem}");
     }
 
     #[test]

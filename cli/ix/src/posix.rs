@@ -135,9 +135,11 @@ pub fn why_unused(how: Posix, program: &Path, settings: &Settings) -> Problem {
         _ => (
             format!(
                 "it has waited for no socket on {addresses}: all of its sockets were on the \
-                 loopback or other addresses, it had none, or a program that it executed had them"
+                 loopback or other addresses, or spoke to this host itself, it had none, or a \
+                 program that it executed had them"
             ),
-            "let it bind to that address or to the wildcard, and name the program itself"
+            "name the program itself; let a server bind to that address or to the wildcard, and a \
+             client connect to another host"
                 .to_owned(),
         ),
     };

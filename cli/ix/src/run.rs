@@ -28,6 +28,7 @@ use ix_proto::Config;
 use ix_proto::config::{Addr6, WallPart, queues_max};
 use ix_proto::device::{NicInfo, NicKind};
 use ix_report::domain::Domain;
+use ix_report::figure::plural;
 use ix_report::output::write_json;
 use ix_report::problem::{Problem, Result, STATUS_NOT_FOUND};
 use ix_sys::limits::{self, Limit, Resource};
@@ -157,7 +158,8 @@ pub fn main(args: &RunArgs) -> Result<u8> {
     match wall {
         Domain::None => {
             say!("domain none: the program can access the dataplane's memory");
-            let wanted = args.user.filter(|user| !matches!(user, ProgramUser::Number(0)));
+            let is_root = |user: &ProgramUser| matches!(user, ProgramUser::Known { user: 0, .. });
+            let wanted = args.user.filter(|user| !is_root(user));
             if wanted.is_some() && process::is_root() {
                 say!(
                     "--user does nothing with --domain none: the program runs as root, in the \
@@ -166,9 +168,10 @@ pub fn main(args: &RunArgs) -> Result<u8> {
             }
         }
         Domain::Process => {
+            let s = if program_cpus.len() == 1 { "" } else { "s" };
             let cpus = listed(&program_cpus);
             let user = user.map_or(String::new(), |(user, _)| format!(" as user {user}"));
-            say!("domain process: the program runs{user} on hardware threads {cpus}");
+            say!("domain process: the program runs{user} on hardware thread{s} {cpus}");
         }
         Domain::Pku => match user {
             Some((user, _)) => say!("domain pku: the program runs as user {user}"),
@@ -361,9 +364,9 @@ fn has_descriptors(program: &Path, specs: &[DeviceSpec], threads: usize) -> Resu
         return Ok(());
     }
     let why = format!(
-        "{threads} elastic threads with {} devices use {needed} descriptors, and of {soft} (ulimit \
-         -n) the dataplane has {has}",
-        specs.len()
+        "{} and {} need {needed} descriptors, and of {soft} (ulimit -n) the dataplane has {has}",
+        plural(threads, "elastic thread"),
+        plural(specs.len(), "device"),
     );
     let fewer = "give fewer hardware threads with --cpus";
     Err(Problem::new(what, why).mend(match ReservedFds::limit_for(needed) {
@@ -416,9 +419,9 @@ fn whom(wall: Domain, wanted: Option<ProgramUser>) -> Result<Whom> {
             let user = claim()?.ok_or_else(|| problem().mend("start `ix run` as root"))?;
             Ok(Whom { user: Some((user.id(), user.id())), own_user: Some(user), ..nobody_else })
         }
-        (_, Some(ProgramUser::Number(id))) => {
-            may_be(wall, id)?;
-            Ok(Whom { user: (is_root && id != 0).then_some((id, id)), ..nobody_else })
+        (_, Some(ProgramUser::Known { user, group })) => {
+            may_be(wall, user)?;
+            Ok(Whom { user: (is_root && user != 0).then_some((user, group)), ..nobody_else })
         }
     }
 }
@@ -542,17 +545,16 @@ fn device_specs(settings: &Settings) -> Result<Vec<DeviceSpec>> {
         let what = format!("cannot use {}", settings.source.device(text));
         let spec: DeviceSpec = text.parse().map_err(|e| Problem::new(&what, e))?;
         let spec = if says { Ok(spec) } else { spec.with_queues(threads) }.map_err(|most| {
-            let why = format!("{threads} queues, one for each elastic thread, at most {most}");
+            let queues = plural(threads, "queue");
+            let why = format!("{queues}, one for each elastic thread, at most {most}");
             Problem::new(&what, why).mend("give fewer hardware threads with --cpus")
         })?;
         if spec.queues() != threads {
-            let why = format!("it has {} queues for {threads} elastic threads", spec.queues());
+            let queues = plural(spec.queues(), "queue");
+            let why = format!("it has {queues} for {}", plural(threads, "elastic thread"));
             return Err(
                 Problem::new(&what, why).mend(format!("use queues={threads}, or another --cpus"))
             );
-        }
-        if specs.iter().any(|other| other.name() == spec.name()) {
-            return Err(Problem::new(&what, "it is given twice"));
         }
         specs.push(spec);
     }
@@ -694,8 +696,7 @@ mod tests {
         let specs = device_specs(&settings(&["tap:a", "tap:b,queues=2"])).expect("fine");
         assert!(specs.iter().all(|spec| spec.queues() == 2));
         for (wrong, says) in [
-            (&["tap:a,queues=1"][..], "1 queues for 2"),
-            (&["tap:a", "tap:a"], "twice"),
+            (&["tap:a,queues=1"][..], "it has 1 queue for 2 elastic threads"),
             (&["dpdk:a"], "no such kind"),
         ] {
             let e = device_specs(&settings(wrong)).expect_err("refused").to_string();

@@ -42,6 +42,15 @@ pub fn usual_device(devices: &mut Vec<String>, config: &Config) -> Result<()> {
     Ok(())
 }
 
+/// A device to name for whom has named an address and none: the interface of Linux's default route.
+pub fn likely_device(config: &Config) -> String {
+    let found = Namespace::current().and_then(|here| here.default_interfaces());
+    let link = found.unwrap_or_default().into_iter().next();
+    // What routers tell is Linux's there.
+    let link = link.filter(|_| config.addr6 != Addr6::Auto);
+    link.map_or_else(|| "tap:ix0".to_owned(), |link| link.name)
+}
+
 /// Gives the dataplane the addresses of Linux on its interface, if no address is named and the
 /// device is one that can be shared. Those of the link, which need no configuration, come later.
 pub fn settle(devices: &[String], config: &mut Config) -> Result<()> {

@@ -123,10 +123,12 @@ fn hardware_threads() -> Check {
     };
     let shared = cpus.iter().any(|cpu| siblings(cpu).iter().any(|s| s != cpu && cpus.contains(s)));
     let threads = if shared { "some share a core" } else { "none shares a core" };
-    let why = format!("this process may run on {} hardware threads, {threads}", cpus.len());
     if cpus.len() > 1 {
+        let count = cpus.len();
+        let why = format!("this process may run on {count} hardware threads, {threads}");
         return Check::ok("cpus", why);
     }
+    let why = "this process may run on 1 hardware thread";
     Check::limited("cpus", format!("{why}; each elastic thread needs its own"))
         .mend("give the machine more processors, or this process more of them with `taskset`")
 }

@@ -51,6 +51,7 @@ impl Settings {
             settings.read_file(path)?;
         }
         settings.put_flags(args)?;
+        settings.check_devices()?;
         if args.take_address && settings.config.host_addrs.is_empty() {
             let why = "neither --addr nor `host_addr` names an address to take from Linux";
             return Err(Problem::new("cannot use `--take-address`", why)
@@ -202,11 +203,27 @@ impl Settings {
         Ok(())
     }
 
+    /// Refuses what names no device, and one that is named twice, before anything is said of what
+    /// devices lack.
+    fn check_devices(&self) -> Result<()> {
+        let mut known: Vec<DeviceSpec> = Vec::new();
+        for text in &self.devices {
+            let what = format!("cannot use {}", self.source.device(text));
+            let spec: DeviceSpec = text.parse().map_err(|e| Problem::new(&what, e))?;
+            if known.iter().any(|other| other.name() == spec.name()) {
+                return Err(Problem::new(what, "it is given twice").mend("name it once"));
+            }
+            known.push(spec);
+        }
+        Ok(())
+    }
+
     /// Refuses what cannot work, before anything is touched.
     fn check(&mut self) -> Result<()> {
         if self.devices.is_empty() {
+            let likely = crate::sharing::likely_device(&self.config);
             return Err(Problem::new("no device", "neither --nic nor `devices` names one")
-                .mend("for example --nic tap:ix0"));
+                .mend(format!("for example --nic {likely}")));
         }
         if self.config.host_addrs.is_empty() {
             let why = "neither --addr nor `host_addr` names one";
@@ -536,6 +553,27 @@ mod tests {
             let Err(e) = File::read(text) else { panic!("{text} was taken") };
             assert!(e.line == line && e.why.contains(why), "{text}: {e:?}");
             assert!(e.words.starts_with(words), "{text}: {e:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_device_is_said_first() {
+        for (devices, tells) in [
+            (&["foo:eth0"][..], "cannot use `--nic foo:eth0`: device `foo:eth0`: no such kind"),
+            (&["afxdp:"], "an interface name has 1 to 15 characters"),
+            (&["eth0,foo=3"], "unknown option `foo=3`"),
+            (&["tap:ix0", "eth0", "eth0"], "cannot use `--nic eth0`: it is given twice; name it"),
+            (&["eth0", "afxdp:eth0,queues=2"], "cannot use `--nic afxdp:eth0,queues=2`: it is"),
+        ] {
+            let words = devices.iter().flat_map(|device| ["--nic", *device]);
+            let line = ["ix", "run"].into_iter().chain(words).chain(["/bin/true"]);
+            let crate::args::Command::Run(args) =
+                <crate::args::Cli as clap::Parser>::parse_from(line).command
+            else {
+                panic!("no run");
+            };
+            let said = Settings::from_args(&args).expect_err("refused").to_string();
+            assert!(said.contains(tells), "{said}");
         }
     }
 
