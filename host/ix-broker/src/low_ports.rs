@@ -7,8 +7,9 @@
 //!
 //! Where the address is shared with Linux (`--addr` is left out), a request with a port and the
 //! families of its addresses alone has the broker say whether another run has it there, and keep
-//! what comes in by IX's interface from the socket: a program, of whichever user, has no right to that. A connection that
-//! Linux accepted before the dataplane begins would break when IX has the port.
+//! what comes in by IX's interface from the socket: a program, of whichever user, has no right to
+//! that. A connection that Linux accepted before the dataplane begins would break when IX has the
+//! port.
 //!
 //! A request is the address, with the socket and an end of a pair on which the errno comes back; 0
 //! is none. A thread of its own carries them out, one at a time: a program that sends what takes

@@ -463,9 +463,11 @@ impl HeldPorts {
                     Conflict { address: *address, transport, port, errno }
                 })
             };
-            let room = has_room(&held, held.iter().filter(|(key, held)| concerns(key, held)).count());
+            let room =
+                has_room(&held, held.iter().filter(|(key, held)| concerns(key, held)).count());
             let no_room = || {
-                let (&(transport, _, port), _) = held.iter().find(|(key, held)| concerns(key, held))?;
+                let (&(transport, _, port), _) =
+                    held.iter().find(|(key, held)| concerns(key, held))?;
                 Some(Conflict { address: *address, transport, port, errno: libc::EMFILE })
             };
             if let Some(conflict) = room.err().and_then(|_| no_room()) {

@@ -93,7 +93,8 @@ fn runs_share_an_interface_and_none_breaks_another() {
         first.ports.hold(Transport::Tcp, Family::V4, 80).expect("free");
         second.ports.hold(Transport::Tcp, Family::V4, 81).expect("free");
         second.ports.hold(Transport::Udp, Family::V4, 53).expect("free");
-        let taken = second.ports.hold(Transport::Tcp, Family::V4, 80).expect_err("the first one has it");
+        let taken =
+            second.ports.hold(Transport::Tcp, Family::V4, 80).expect_err("the first one has it");
         assert_eq!(taken.kind(), ErrorKind::AddrInUse);
     });
     // Nobody answers for either; Linux serves on, and refuses the rest.

@@ -112,7 +112,11 @@ fn a_service_of_linux_does_not_share_its_port_unasked() {
             let socket = listens(at, 0);
             let ports = HeldPorts::new(vec![own.into()], 0, 0).expect("root");
             ports.expect_sockets();
-            assert_eq!(kind(ports.hold(Transport::Tcp, Family::V4, 80)), Err(ErrorKind::AddrInUse), "{at}");
+            assert_eq!(
+                kind(ports.hold(Transport::Tcp, Family::V4, 80)),
+                Err(ErrorKind::AddrInUse),
+                "{at}"
+            );
             ports.hold(Transport::Udp, Family::V4, 80).expect("another protocol");
             // The program's own socket is welcome.
             let file = std::fs::File::from(socket);

@@ -5,10 +5,10 @@ use libc::{c_int, sock_filter, sock_fprog, socklen_t};
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
 
-/// Prepares the socket before Linux binds it to this address. The broker holds the port for IX by a socket of the
-/// same user, with which this one shares it. And what comes in by the interface of IX is not this
-/// one's: before the dataplane begins it is dropped, and the peer sends it again. A connection that
-/// Linux had accepted would break when IX has the port.
+/// Prepares the socket before Linux binds it to this address. The broker holds the port for IX by a
+/// socket of the same user, with which this one shares it. And what comes in by the interface of IX
+/// is not this one's: before the dataplane begins it is dropped, and the peer sends it again. A
+/// connection that Linux had accepted would break when IX has the port.
 ///
 /// An error is an errno: another program of IX has the port, with which Linux would let this one
 /// share it, or a service of the same user that shares ports.

@@ -618,9 +618,9 @@ fn features_of_afxdp_are_measured_with_and_without() {
             assert_eq!(row["used"], feature == "need-wakeup", "{row}");
             assert!(row["why"].as_str().is_some_and(|why| !why.is_empty()), "{row}");
             let figures = ["trip_us_with", "trip_us_without", "gives_1", "gives_64"];
-            let is_figure = |key: &&str| row[*key].as_f64() > Some(0.0);
+            let is_figure = |key: &&str| row[key].as_f64() > Some(0.0);
             assert_eq!(figures.iter().filter(|key| is_figure(key)).count() > 0, is_measured);
-            assert!(!is_measured || figures.iter().all(|key| is_figure(&key)), "{row}");
+            assert!(!is_measured || figures.iter().all(is_figure), "{row}");
         }
     }
     let output = bench(&["bench", "afxdp", "--only", "busy"]);

@@ -323,7 +323,8 @@ fn a_program_that_never_used_ix_is_told() {
     let says =
         text.contains("ix: this program was refused port 7: ") && text.contains("EADDRINUSE");
     assert!(says && !text.contains("never used IX"), "{text}");
-    let at_once = "ix: the program was refused 0.0.0.0:7: another socket has that port (EADDRINUSE)";
+    let at_once =
+        "ix: the program was refused 0.0.0.0:7: another socket has that port (EADDRINUSE)";
     assert_eq!(text.matches(at_once).count(), 1, "{text}");
     let wildcard = "import socket; s = socket.socket(); s.bind(('', 7)); s.listen(); \
                     s.settimeout(0.1)\ntry: s.accept()\nexcept TimeoutError: pass";

@@ -132,9 +132,8 @@ fn each_family_reaches_whose_port_it_is() {
     let Some(net) = on_both_families("each_family_reaches_whose_port_it_is") else { return };
     let [by_v4, by_v6] = at();
     let heard = |to| ask(&net, to).expect("served");
-    let is_told_late = |process: &Process| {
-        process.said().iter().any(|line| line.contains("cannot listen"))
-    };
+    let is_told_late =
+        |process: &Process| process.said().iter().any(|line| line.contains("cannot listen"));
     for flags in [&[][..], &["--user", "65533"]] {
         // IPv6 is IX's, and IPv4 Linux's.
         let linux = on_linux(&net, "linux", &[V4]);

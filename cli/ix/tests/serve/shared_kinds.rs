@@ -183,7 +183,8 @@ fn the_owner_of_another_program_is_named() {
     run.terminate();
     // Runs at the address of Linux: their keeper is nothing to stop.
     let run = run_echo(&net);
-    // It exchanges its program when the addresses of Linux change, so only that there is one counts.
+    // It exchanges its program when the addresses of Linux change, so only that there is one
+    // counts.
     let (status, said) = run_there(&net, &["--nic", "ixs0", "--addr", "10.88.0.7/16"]);
     let tells = ["other runs share the address of Linux on `ixs0`", "without --addr"];
     assert_eq!(status, Some(125), "{said}");

@@ -146,12 +146,7 @@ impl Claims {
     }
 
     /// A user of a port comes. [`CallError::Again`]: the broker has been asked.
-    pub(crate) fn enter(
-        &self,
-        source: &Source,
-        at: PortAt,
-        now_us: u64,
-    ) -> Result<(), CallError> {
+    pub(crate) fn enter(&self, source: &Source, at: PortAt, now_us: u64) -> Result<(), CallError> {
         if self.is_free_of_claims(at.number) || self.use_added(at) {
             return Ok(());
         }

@@ -160,8 +160,8 @@ const ETHERNET_BYTES: usize = 14;
 /// Largest packet that one buffer holds, bytes, if its frame has no tag.
 const MTU_WITHOUT_FRAGS: usize = ROOM_BYTES - ETHERNET_BYTES;
 
-/// The largest MTU of an interface that IX can use. `frags`: its XDP program takes frames in several
-/// buffers. `has_tag`: IX's frames have a tag of a VLAN.
+/// The largest MTU of an interface that IX can use. `frags`: its XDP program takes frames in
+/// several buffers. `has_tag`: IX's frames have a tag of a VLAN.
 pub fn largest_mtu(frags: bool, has_tag: bool) -> usize {
     let of_buffer = MTU_WITHOUT_FRAGS - if has_tag { TAG_BYTES } else { 0 };
     if frags { MTU_MAX } else { of_buffer }
