@@ -40,7 +40,7 @@ fn wrong_command_lines_are_told_apart_from_failures() {
 fn help_teaches() {
     for (args, words) in [
         (&["--help"][..], &["ix doctor", "ix demo", "run to completion"][..]),
-        (&["run", "--help"], &["afxdp:", "host_addr", "ix-echo 64"]),
+        (&["run", "--help"], &["afxdp:", "host_addr", "ix echo 64"]),
         (&["bench", "short", "--help"], &["--connections", "--quick", "--json"]),
     ] {
         let output = ix(args);
