@@ -182,7 +182,7 @@ impl Ring {
         self.word(offsets.tail).wrapping_sub(self.word(offsets.head))
     }
 
-    /// How many more there is room for, when so many are on their way.
+    /// How many more there is room for, beside those that are on their way.
     pub fn room(&self, coming: usize) -> usize {
         (self.params.completions as usize).saturating_sub(self.ready() as usize + coming)
     }

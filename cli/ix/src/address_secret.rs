@@ -1,5 +1,5 @@
 //! The secret of which the identifiers in IPv6 addresses are made (RFC 7217): always the same for
-//! one interface of one host, and told to nobody else.
+//! one interface of one host, and not told to others.
 use siphasher::sip128::{Hasher128, SipHasher24};
 use std::fs;
 use std::hash::Hasher;
@@ -10,7 +10,7 @@ pub const MACHINE_ID: &str = "/etc/machine-id";
 
 /// The secret of an interface of the machine with the number in this file; `None`: it has none.
 ///
-/// The machine's number is the key, so nobody learns it from the result (machine-id(5) wants that).
+/// The machine's number is the key, so the result does not tell it (machine-id(5) wants that).
 pub fn of_interface(machine_id: &Path, interface: &str) -> Option<[u8; 16]> {
     let text = fs::read_to_string(machine_id).ok()?;
     let digits = Some(text.trim()).filter(|digits| digits.len() == 32)?;

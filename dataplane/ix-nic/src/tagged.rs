@@ -1,6 +1,6 @@
 //! A device in a VLAN: removes the tag of received frames, and inserts it into those to be sent.
 //!
-//! So nobody else knows of tags, and devices without one pay nothing.
+//! So no other part knows of tags, and devices without one pay nothing.
 use crate::device::{self, RingSizes};
 use crate::{AttachError, DeviceDrops, Fence, Nic, NicInfo, QueueUpdate, RxPacket, SetReta};
 use ix_mem::{Mbuf, PacketMemory, Pool};

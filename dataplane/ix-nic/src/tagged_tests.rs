@@ -103,7 +103,7 @@ fn rig() -> Rig {
     Rig { nic: TaggedNic::new(inner, vlan), link, memory, rx, tx }
 }
 
-/// A frame of so many bytes without a tag.
+/// A frame of this length without a tag.
 fn plain(len: usize, seed: u8) -> Vec<u8> {
     let payload = (0..len - 14).map(|i| seed.wrapping_add(i as u8));
     [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0].into_iter().chain(payload).collect()

@@ -166,7 +166,7 @@ fn keep_from(socket: BorrowedFd<'_>, shared: &SharedInterface) -> io::Result<()>
     socket::refuse_from(socket, shared.index)
 }
 
-/// Whether nobody else has a port that Linux would let the socket share, at addresses of these
+/// Whether no other run has a port that Linux would let the socket share, at addresses of these
 /// families: a bit for each.
 fn is_free(
     socket: BorrowedFd<'_>,

@@ -140,7 +140,7 @@ impl Rest {
     }
 }
 
-/// Maps in which nobody has a link.
+/// Maps in which no run has a link.
 fn new_links() -> io::Result<[Map; 2]> {
     let new = || Map::new(MapKind::Dev, c"ix_links", OWNERS);
     Ok([new()?, new()?])

@@ -29,7 +29,7 @@ capture.pcapng    packets, if asked for
 A file NAME.missing holds the reason why NAME is not here.
 ";
 
-/// Its mode: nobody but the owner reads it.
+/// Its mode: only the owner reads it.
 const OWN_MODE: u32 = 0o600;
 
 /// The file that is written.

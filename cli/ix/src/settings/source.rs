@@ -6,7 +6,7 @@ use std::fmt::Display;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Source {
     nic: bool,
-    /// Nobody named a device: it is that of Linux's default route.
+    /// No device was named: it is that of Linux's default route.
     is_usual: bool,
     addr: bool,
     gateway: bool,
@@ -27,7 +27,7 @@ impl Source {
         }
     }
 
-    /// The device is that of Linux's default route, because nobody named one.
+    /// The device is that of Linux's default route, because none was named.
     pub fn has_usual_device(&mut self) {
         self.is_usual = true;
     }

@@ -190,7 +190,7 @@ fn on_ipv6_alone(test: &str) -> Option<TestNet> {
     Some(net)
 }
 
-/// Servers open 0.0.0.0 first, which is nobody's there, and then `::` with `IPV6_V6ONLY`.
+/// Servers open 0.0.0.0 first, of which the host has no address, then `::` with `IPV6_V6ONLY`.
 #[test]
 fn a_host_of_ipv6_alone_serves_a_program_of_both_families() {
     let test = "a_host_of_ipv6_alone_serves_a_program_of_both_families";

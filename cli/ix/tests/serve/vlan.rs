@@ -173,7 +173,7 @@ fn tagged(frame: &[u8], kind: [u8; 2], number: u16) -> Vec<u8> {
     [&frame[..12], &kind, &number.to_be_bytes(), &frame[12..]].concat()
 }
 
-/// A tag that nobody asked for, and none: a tap counts them, AF_XDP leaves them to Linux.
+/// A tag of another VLAN, and no tag: a tap counts them, AF_XDP leaves them to Linux.
 #[test]
 fn frames_of_other_vlans_are_not_heard() {
     for kind in KINDS {

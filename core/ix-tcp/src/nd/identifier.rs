@@ -1,5 +1,5 @@
 //! The lower halves of the addresses that a host makes of prefixes: of its Ethernet address, or of
-//! a secret (RFC 7217), so that nobody can follow a host from network to network, or guess which
+//! a secret (RFC 7217), so that a host is not followed from network to network, nor guessed which
 //! card it has.
 use core::hash::Hasher;
 use ix_wire::{IpAddr, MacAddr};
@@ -20,7 +20,7 @@ pub enum Identifiers {
 }
 
 impl Identifiers {
-    /// The address with this prefix of 64 bits, after so many that other hosts had.
+    /// The address with this prefix of 64 bits, after this number that other hosts had.
     pub fn address(&self, prefix: IpAddr, conflicts: u8) -> IpAddr {
         let mut octets = prefix.0;
         let lower = match self {
@@ -31,13 +31,13 @@ impl Identifiers {
         IpAddr(octets)
     }
 
-    /// Whether there is another address where other hosts had so many.
+    /// Whether there is another address where other hosts had this number.
     pub fn has_another(&self, conflicts: u8) -> bool {
         matches!(self, Identifiers::Stable(_)) && conflicts < RETRIES_MAX
     }
 }
 
-/// RFC 7217 section 5. F is SipHash-2-4, whose key nobody finds by looking at addresses.
+/// RFC 7217 section 5. F is SipHash-2-4, whose key cannot be found by looking at addresses.
 fn stable(secret: &[u8; 16], prefix: IpAddr, conflicts: u8) -> [u8; 8] {
     // A reserved one is passed over as if a host had it. That is so rare that counting does not
     // meet those of later conflicts.

@@ -98,7 +98,7 @@ pub struct Runner {
 const CHECK_US: u64 = 1_000;
 /// Number of checks for work between two readings of the clock.
 const LOOKS_PER_CLOCK: u32 = 16;
-/// Of so many looks for packets one is a look for all other work too.
+/// One in this number of looks for packets is a look for all other work too.
 const PACKETS_PER_LOOK: u32 = 4;
 /// Most turns that an update may wait: enough to empty the longest receive ring with small batches.
 const PUT_OFF_MAX: u32 = 256;

@@ -56,7 +56,7 @@ impl ServerRx {
         (n <= self.ring.size()).then_some(n)
     }
 
-    /// Takes buffers, of which so many were appended.
+    /// Takes `n` buffers, which were appended.
     #[inline(never)]
     fn receive_several(&mut self, n: usize, cx: &mut Context<'_>, out: &mut Vec<RxPacket>) {
         let mut ahead = std::mem::take(&mut self.ahead);
