@@ -8,7 +8,7 @@ use ix_sys::say;
 pub enum Obstacle {
     /// A firewall of Linux has rules there, which do not hold for what is IX's.
     Rules(String),
-    /// Linux tells nobody but root.
+    /// Linux tells only root.
     Rights,
     /// Linux does not tell.
     Unknown(String),

@@ -1,5 +1,5 @@
 //! Networks of a tap that Linux has on another interface too. Linux then sends what is for the
-//! dataplane to the other one, where nobody answers.
+//! dataplane to the other one, where no host answers.
 use crate::settings::Settings;
 use ix_netdev::{DeviceSpec, Namespace, Way};
 use ix_wire::IpAddr;

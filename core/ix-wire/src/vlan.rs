@@ -1,8 +1,8 @@
 //! IEEE 802.1Q tags: which VLAN a frame belongs to.
 //!
 //! A tag stands between the Ethernet addresses and the EtherType. Everything else in this crate
-//! knows frames without a tag: whoever takes a frame from a link removes the tag ([`remove`]), and
-//! whoever gives a frame to a link inserts it ([`insert`]).
+//! knows frames without a tag: what takes a frame from a link removes the tag ([`remove`]), and
+//! what gives a frame to a link inserts it ([`insert`]).
 use crate::{be16, ethernet};
 use core::fmt;
 use core::num::NonZeroU16;

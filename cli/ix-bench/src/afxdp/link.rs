@@ -72,7 +72,7 @@ impl Link {
         Ok(Link { ends, cpus: [first, second] })
     }
 
-    /// Echoes frames of so many bytes with these settings at both ends, for this long with each
+    /// Echoes frames of this length with these settings at both ends, for this long with each
     /// number under way; and the mode in which the sockets are.
     pub fn measure(&self, with: Setting, bytes: usize, time: Duration) -> Result<(Rate, String)> {
         let [mut client, mut server] = [self.open(0, with, bytes)?, self.open(1, with, bytes)?];
@@ -202,7 +202,7 @@ impl End {
         came
     }
 
-    /// Echoes a second with so many under way; 0: one was lost, or the other end does not answer.
+    /// Echoes a second with this number under way; 0: one was lost, or the other end is silent.
     fn ask(&mut self, window: usize, time: Duration) -> f64 {
         let (mut echoed, mut under_way) = (0, 0);
         let (start, mut heard) = (Instant::now(), Instant::now());

@@ -40,7 +40,7 @@ struct Archive {
     missing: Vec<String>,
 }
 
-/// Captures packets of the dataplane of a control socket into a file, for so many seconds: their
+/// Captures packets of the dataplane of a control socket into a file, for some seconds: their
 /// headers, or whole ones.
 pub type Capture = fn(&Path, PathBuf, f64, bool) -> Result<()>;
 

@@ -120,7 +120,7 @@ pub fn main(args: &PcapArgs) -> Result<()> {
     stopped.map(drop)
 }
 
-/// Captures packets of the dataplane of a control socket into a file, for so many seconds: their
+/// Captures packets of the dataplane of a control socket into a file, for some seconds: their
 /// headers alone, or whole ones.
 pub fn for_seconds(control: &Path, write: PathBuf, seconds: f64, whole: bool) -> Result<()> {
     main(&PcapArgs {

@@ -37,21 +37,20 @@ pub fn judged(net: &TestNet, nic: &str, why: &str, next: &str) {
 /// It is refused with one line that has all of these words, and keeps its XDP program or none.
 #[track_caller]
 fn refused(net: &TestNet, nic: &str, tells: &[&str]) {
-    refused_with(net, &["--nic", nic], tells);
-}
-
-/// The same with these flags, the second of which is the interface.
-#[track_caller]
-fn refused_with(net: &TestNet, flags: &[&str], tells: &[&str]) {
-    let nic = flags[1];
     let program = || net.server.xdp_program(nic).ok().flatten();
     let before = program();
+    refuses(net, &["--nic", nic], tells);
+    eventually("the interface is as before", || program() == before);
+}
+
+/// A run with these flags is refused with one line that has all of these words.
+#[track_caller]
+fn refuses(net: &TestNet, flags: &[&str], tells: &[&str]) {
     let (status, said) = run_there(net, flags);
     // Whose address it is may have been said before.
     let lines = said.lines().filter(|line| !line.starts_with("ix: shares ")).count();
-    assert_eq!((status, lines), (Some(125), 1), "{nic}: {said}");
-    assert!(tells.iter().all(|word| said.contains(word)), "{nic}: {said}");
-    eventually("the interface is as before", || program() == before);
+    assert_eq!((status, lines), (Some(125), 1), "{flags:?}: {said}");
+    assert!(tells.iter().all(|word| said.contains(word)), "{flags:?}: {said}");
 }
 
 #[track_caller]
@@ -185,10 +184,8 @@ fn the_owner_of_another_program_is_named() {
     let run = run_echo(&net);
     // It exchanges its program when the addresses of Linux change, so only that there is one
     // counts.
-    let (status, said) = run_there(&net, &["--nic", "ixs0", "--addr", "10.88.0.7/16"]);
     let tells = ["other runs share the address of Linux on `ixs0`", "without --addr"];
-    assert_eq!(status, Some(125), "{said}");
-    assert!(tells.iter().all(|words| said.contains(words)), "{said}");
+    refuses(&net, &["--nic", "ixs0", "--addr", "10.88.0.7/16"], &tells);
     assert!(net.server.xdp_program("ixs0").expect("its program").is_some());
     run.terminate();
 }
