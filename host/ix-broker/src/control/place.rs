@@ -8,7 +8,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// Folders for control sockets without a configured path, best first: `/run/ix` for root, the
 /// user's own folder, a folder below /tmp.
@@ -25,6 +25,9 @@ fn folders() -> Vec<PathBuf> {
 const BACKLOG: i32 = 128;
 /// Longest that a look whether somebody listens at a socket may take.
 const KNOCK_WITHIN: Duration = Duration::from_millis(10);
+/// A socket file that is younger belongs to a run that starts: between bind(2) and listen(2) it
+/// refuses connections as that of a dead run does.
+const DEAD_FROM: Duration = Duration::from_secs(10);
 /// Root's folder. Other users look here too, for sockets that they may open.
 const SYSTEM: &str = "/run/ix";
 
@@ -36,10 +39,19 @@ pub fn folder() -> Result<PathBuf> {
         Problem::new("no place for a control socket", format!("tried {}", names.join(", ")))
             .mend("name one with --control")
     })?;
-    for path in sockets(folder).iter().filter(|path| is_dead(path)) {
+    remove_dead(folder, SystemTime::now());
+    Ok(folder.clone())
+}
+
+/// Removes the sockets of a folder that dead runs have left.
+fn remove_dead(folder: &Path, now: SystemTime) {
+    let is_old = |path: &PathBuf| {
+        let made = fs::symlink_metadata(path).and_then(|of| of.modified());
+        made.is_ok_and(|made| now.duration_since(made).is_ok_and(|age| age >= DEAD_FROM))
+    };
+    for path in sockets(folder).iter().filter(|path| is_old(path) && is_dead(path)) {
         let _ = fs::remove_file(path);
     }
-    Ok(folder.clone())
 }
 
 /// Whether the folder exists, belongs to this user, and nobody else can create files in it. Others
@@ -352,6 +364,25 @@ mod tests {
         let found = |pid| Found { path: path.clone(), pid };
         assert_eq!(found(own).shown(), format!("{} ({own})", name.trim_end()));
         assert_eq!(found(-1).shown(), "-1", "it has ended");
+    }
+
+    /// A run that starts has bound its socket and does not listen yet, while another run looks for
+    /// what dead runs have left.
+    #[test]
+    fn a_socket_of_a_run_that_starts_is_not_taken_for_a_dead_one() {
+        let folder = std::env::temp_dir().join(format!("ix-place-{}", std::process::id()));
+        fs::create_dir(&folder).expect("made");
+        let path = folder.join("7.sock");
+        drop(UnixListener::bind(&path).expect("bind"));
+        let now = SystemTime::now();
+        remove_dead(&folder, now);
+        assert!(path.exists(), "it has just been made");
+        let living = UnixListener::bind(folder.join("8.sock")).expect("bind");
+        remove_dead(&folder, now + 2 * DEAD_FROM);
+        assert!(!path.exists(), "nothing listens there");
+        assert!(folder.join("8.sock").exists(), "it lives");
+        drop(living);
+        fs::remove_dir_all(folder).expect("removed");
     }
 
     #[test]
