@@ -19,7 +19,13 @@ pub enum AttachError {
     /// Every mode of binding was refused, for these reasons; of one mode, if the user asked for it.
     Refused { name: String, queue: usize, mode: Option<&'static str>, answers: String },
     /// The driver does not take frames of several buffers, which packets of this length need.
-    LongFrames { name: String, mtu: usize, largest: usize, answers: String },
+    LongFrames {
+        name: String,
+        mtu: usize,
+        largest: usize,
+        mode: Option<&'static str>,
+        answers: String,
+    },
     /// A queue pair came with another number of sockets than it has.
     Sockets { name: String, pair: usize, sockets: usize, expected: usize },
     /// A change of the device that is not possible.
@@ -55,12 +61,16 @@ impl fmt::Display for AttachError {
                     None => f.write_str("use tap"),
                 }
             }
-            LongFrames { name, mtu, largest, answers } => {
+            LongFrames { name, mtu, largest, mode, answers } => {
                 let why = if answers.is_empty() { String::new() } else { format!(" ({answers})") };
                 write!(
                     f,
                     "the driver of `{name}` has no AF_XDP for frames of its MTU, {mtu}{why}; "
                 )?;
+                // Another mode may take them.
+                if let Some(mode) = mode {
+                    write!(f, "leave mode={mode} out, ")?;
+                }
                 write!(f, "`ip link set {name} mtu {largest}`, or use tap")
             }
             Sockets { name, pair, sockets, expected } => {

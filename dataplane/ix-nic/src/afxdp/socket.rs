@@ -104,16 +104,14 @@ impl Socket {
                 }
             }
         }
+        let mode = (bind.mode != XdpMode::Auto).then(|| bind.mode.name());
         Err(match only_busy {
             true if !answers.is_empty() => AttachError::Busy { name: name.to_owned(), queue },
             _ if is_long => {
                 let name = name.to_owned();
-                AttachError::LongFrames { name, mtu, largest: MTU_OF_BUFFER, answers }
+                AttachError::LongFrames { name, mtu, largest: MTU_OF_BUFFER, mode, answers }
             }
-            _ => {
-                let mode = (bind.mode != XdpMode::Auto).then(|| bind.mode.name());
-                AttachError::Refused { name: name.to_owned(), queue, mode, answers }
-            }
+            _ => AttachError::Refused { name: name.to_owned(), queue, mode, answers },
         })
     }
 
