@@ -1,7 +1,9 @@
 //! The addresses that IX shares with Linux: the broker claims ports for the dataplane, and tells it
 //! what Linux knows of addresses, routes and next hops, now and whenever it changes.
 use ix_entry::Channel;
-use ix_netdev::{Conflict, Family, HeldPorts, HostNet, Neighbour, Network, Transport};
+use ix_netdev::{
+    Conflict, Family, FirewallWatch, HeldPorts, HostNet, Neighbour, Network, Transport,
+};
 use ix_proto::{ClaimRefused, Codec, FromImage, SharedPort, ToImage};
 use ix_sys::{random, say};
 use ix_wire::IpAddr;
@@ -28,6 +30,8 @@ pub struct SharedAddress {
     name: String,
     ports: Arc<HeldPorts>,
     net: HostNet,
+    /// `None`: Linux does not tell of its firewall.
+    firewall: Option<FirewallWatch>,
     waiting: VecDeque<ToImage>,
     /// The user knows that some routes are left out.
     said_too_many: bool,
@@ -42,13 +46,16 @@ pub struct SharedAddress {
 }
 
 impl SharedAddress {
-    /// On the interface of this name, with these ports, whose holders outlive a dataplane.
+    /// On the interface of this name, with these ports, whose holders outlive a dataplane, in the
+    /// calling thread's network namespace.
     pub fn new(name: String, ports: Arc<HeldPorts>, net: HostNet) -> SharedAddress {
+        let firewall = FirewallWatch::new(&name).ok();
         let (waiting, said_alone) = (VecDeque::new(), Vec::new());
         let mut shared = SharedAddress {
             name,
             ports,
             net,
+            firewall,
             waiting,
             said_too_many: false,
             said_too_many_addresses: false,
@@ -68,7 +75,8 @@ impl SharedAddress {
     /// They poll readable when [`SharedAddress::service`] has something to do, or the keeper of
     /// the interface has ended.
     pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        [self.net.fd()].into_iter().chain(self.ports.keeper())
+        let firewall = self.firewall.as_ref().map(FirewallWatch::fd);
+        [self.net.fd()].into_iter().chain(firewall).chain(self.ports.keeper())
     }
 
     /// The interface, if its keeper has ended: the program there is gone, and no run can go on.
@@ -79,8 +87,9 @@ impl SharedAddress {
     /// When to call [`SharedAddress::service`] though nothing is readable, ms.
     pub fn service_in_ms(&self) -> Option<u64> {
         let full = (!self.waiting.is_empty()).then_some(RETRY_MS);
-        let due = self.net.due().map(|due| due.as_millis() as u64 + 1);
-        full.into_iter().chain(due).min()
+        let firewall = self.firewall.as_ref().and_then(FirewallWatch::due);
+        let due = [self.net.due(), firewall].into_iter().flatten();
+        full.into_iter().chain(due.map(|due| due.as_millis() as u64 + 1)).min()
     }
 
     /// The addresses that are shared now.
@@ -103,6 +112,15 @@ impl SharedAddress {
         }
         if let Some(network) = changes.network {
             self.follow(&network);
+        }
+        let rules = self.firewall.as_mut().map_or(Vec::new(), FirewallWatch::new_chains);
+        if !rules.is_empty() {
+            say!(
+                "Linux's firewall has new rules for {}, and does not see packets of the program's \
+                 ports: {}",
+                self.name,
+                rules.join(", ")
+            );
         }
         self.send(channel);
         self.ports.addresses() != before

@@ -1,8 +1,13 @@
 //! What of Linux's firewall looks at the packets of an interface. An XDP program has them before,
 //! so none of it holds for what is IX's.
 use crate::netlink::{Message, Netlink, attribute, attributes, number_of_network as number, text};
-use ix_sys::{Error, netfilter};
+use ix_sys::{Error, netfilter, socket};
 use std::fs;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+/// Time from the first change of a set of rules until it is read.
+const SETTLES_IN: Duration = Duration::from_millis(500);
 
 // linux/netfilter/nfnetlink.h, linux/netfilter/nf_tables.h.
 const GET_CHAIN: u16 = 10 << 8 | 4;
@@ -55,31 +60,11 @@ const NETDEV: u8 = 5;
 /// namespace, as `nft` and `iptables` name them. One that has no rules and accepts is not among
 /// them.
 pub fn firewall_chains(interface: &str) -> Result<Vec<String>, Error> {
-    let mut found = Vec::new();
     // Without nftables there are none of its chains.
-    if let Ok(mut netlink) = Netlink::open_netfilter() {
-        let ask = |kind| Message::new(kind, libc::NLM_F_DUMP).put(&ALL_FAMILIES);
-        let what = || "cannot ask nftables for its chains".to_owned();
-        match netlink.request(ask(GET_CHAIN), what) {
-            Ok(answers) => {
-                let chains = answers.iter().filter(|answer| answer.kind == GOT_CHAIN);
-                let chains: Vec<_> =
-                    chains.filter_map(|answer| chain(&answer.body, interface)).collect();
-                let rules = match chains.is_empty() {
-                    true => Vec::new(),
-                    false => netlink.request(ask(GET_RULE), what)?,
-                };
-                let rules = rules.iter().filter(|answer| answer.kind == GOT_RULE);
-                let concern: Vec<_> =
-                    rules.filter_map(|answer| rule(&answer.body, interface)).collect();
-                let concerns = |chain: &Chain| chain.drops || concern.contains(&chain.name);
-                found.extend(chains.into_iter().filter(concerns).map(|chain| chain.name));
-            }
-            // The kernel has none (EINVAL), or has been told not to load it (EOPNOTSUPP).
-            Err(e) if matches!(e.errno(), libc::EINVAL | libc::EOPNOTSUPP) => {}
-            Err(e) => return Err(e),
-        }
-    }
+    let mut found = match Netlink::open_netfilter() {
+        Ok(mut netlink) => nftables_chains(&mut netlink, interface)?,
+        Err(_) => Vec::new(),
+    };
     for (file, command, is_v6) in TABLES {
         let tables = fs::read_to_string(file).unwrap_or_default();
         let has_rules =
@@ -87,6 +72,85 @@ pub fn firewall_chains(interface: &str) -> Result<Vec<String>, Error> {
         found.extend(tables.lines().filter(has_rules).map(|table| format!("{command} -t {table}")));
     }
     Ok(found)
+}
+
+/// Those of nftables.
+fn nftables_chains(netlink: &mut Netlink, interface: &str) -> Result<Vec<String>, Error> {
+    let ask = |kind| Message::new(kind, libc::NLM_F_DUMP).put(&ALL_FAMILIES);
+    let what = || "cannot ask nftables for its chains".to_owned();
+    let answers = match netlink.request(ask(GET_CHAIN), what) {
+        // The kernel has none (EINVAL), or has been told not to load it (EOPNOTSUPP).
+        Err(e) if matches!(e.errno(), libc::EINVAL | libc::EOPNOTSUPP) => return Ok(Vec::new()),
+        answers => answers?,
+    };
+    let chains = answers.iter().filter(|answer| answer.kind == GOT_CHAIN);
+    let chains: Vec<_> = chains.filter_map(|answer| chain(&answer.body, interface)).collect();
+    if chains.is_empty() {
+        return Ok(Vec::new());
+    }
+    let rules = netlink.request(ask(GET_RULE), what)?;
+    let rules = rules.iter().filter(|answer| answer.kind == GOT_RULE);
+    let concern: Vec<_> = rules.filter_map(|answer| rule(&answer.body, interface)).collect();
+    let concerns = |chain: &Chain| chain.drops || concern.contains(&chain.name);
+    Ok(chains.into_iter().filter(concerns).map(|chain| chain.name).collect())
+}
+
+/// Reports chains of nftables that get rules while IX shares the address of an interface. Rules of
+/// the older iptables come without a word from the kernel.
+pub struct FirewallWatch {
+    news: OwnedFd,
+    asks: Netlink,
+    interface: String,
+    /// The chains that are there, as they were last read.
+    known: Vec<String>,
+    /// When they are read again, if something has changed: a set of rules comes in many messages.
+    read_at: Option<Instant>,
+}
+
+impl FirewallWatch {
+    /// Watches the calling thread's network namespace. What is there now is known.
+    pub fn new(interface: &str) -> Result<FirewallWatch, Error> {
+        let news = netfilter::watch();
+        let news = news.map_err(|e| Error::new("cannot watch nftables", e))?;
+        let mut asks = Netlink::open_netfilter()?;
+        let known = nftables_chains(&mut asks, interface)?;
+        let interface = interface.to_owned();
+        Ok(FirewallWatch { news, asks, interface, known, read_at: None })
+    }
+
+    /// A descriptor that polls readable when [`FirewallWatch::new_chains`] has something to do.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.news.as_fd()
+    }
+
+    /// When to call [`FirewallWatch::new_chains`] though nothing is readable.
+    pub fn due(&self) -> Option<Duration> {
+        self.read_at.map(|at| at.saturating_duration_since(Instant::now()))
+    }
+
+    /// Chains that can drop or translate packets of the interface, and could not when this was last
+    /// asked. Never blocks longer than Linux takes to list them.
+    pub fn new_chains(&mut self) -> Vec<String> {
+        let mut buffer = vec![0u8; 32 << 10];
+        loop {
+            match socket::receive(self.fd(), &mut buffer, libc::MSG_DONTWAIT) {
+                Ok(_) => {}
+                // Some were lost: all is read again anyway.
+                Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => {}
+                Err(_) => break,
+            }
+            self.read_at.get_or_insert_with(|| Instant::now() + SETTLES_IN);
+        }
+        if self.read_at.is_none_or(|at| Instant::now() < at) {
+            return Vec::new();
+        }
+        self.read_at = None;
+        // Linux may not tell now: the next change asks again.
+        let Ok(now) = nftables_chains(&mut self.asks, &self.interface) else { return Vec::new() };
+        let new = now.iter().filter(|chain| !self.known.contains(chain)).cloned().collect();
+        self.known = now;
+        new
+    }
 }
 
 /// A chain of nftables that sees packets of an interface.

@@ -48,7 +48,7 @@ pub use afxdp::largest_mtu;
 pub use device::{DeviceEvent, DeviceUpdate, OpenOptions, OpenedDevice, SharedMemory, open};
 pub use error::OpenError;
 pub use exchange::{Exchange, PORTS_MAX, PortCounts, PortRates};
-pub use firewall::firewall_chains;
+pub use firewall::{FirewallWatch, firewall_chains};
 pub use held_ports::{Conflict, Family, HeldPorts, Transport};
 pub use host_net::{HostChanges, HostNet, Neighbour, Network};
 pub use host_routes::Way;

@@ -9,6 +9,12 @@ pub fn open() -> io::Result<OwnedFd> {
     socket::open_netfilter()
 }
 
+/// A netlink socket that hears of each change of nftables' rules, in the calling thread's network
+/// namespace. Needs root's rights over it.
+pub fn watch() -> io::Result<OwnedFd> {
+    socket::watch_netfilter()
+}
+
 /// What a table of iptables has (`struct ipt_getinfo`).
 #[repr(C)]
 struct TableInfo {

@@ -428,5 +428,15 @@ fn a_firewall_that_would_be_passed_by_is_named() {
     ignored.wait_for("ready", PATIENCE);
     let names = |line: &String| chains.iter().all(|chain| line.contains(chain));
     assert!(ignored.said().iter().any(names), "{ignored}");
+    // Rules that come later are named once, those that are known are not.
+    let late = "{ type filter hook input priority 10; policy accept; }";
+    assert!(nft("add rule inet guard arrives tcp dport 10 drop"));
+    assert!(nft(&format!("add chain inet guard late {late}")));
+    assert!(nft("add rule inet guard late tcp dport 64 drop"));
+    ignored.wait_for("ix: Linux's firewall has new rules for ixs0", PATIENCE);
+    let told: Vec<_> =
+        ignored.said().into_iter().filter(|line| line.contains("new rules")).collect();
+    let is_one = told.len() == 1 && told[0].ends_with("ports: inet guard late");
+    assert!(is_one, "{told:#?}");
     ignored.terminate();
 }

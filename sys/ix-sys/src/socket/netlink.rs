@@ -27,6 +27,14 @@ pub(crate) fn open_netfilter() -> io::Result<OwnedFd> {
     open(Some(netlink::NETFILTER))
 }
 
+/// A socket that hears of each change of nftables' rules, in the calling thread's network
+/// namespace.
+pub(crate) fn watch_netfilter() -> io::Result<OwnedFd> {
+    // NFNLGRP_NFTABLES of linux/netfilter/nfnetlink.h, as a bit.
+    const NFTABLES: u32 = 1 << (7 - 1);
+    explained(open(Some(netlink::NETFILTER))?, NFTABLES)
+}
+
 fn open(protocol: Option<Protocol>) -> io::Result<OwnedFd> {
     let (family, kind) = (AddressFamily::NETLINK, SocketType::RAW);
     Ok(socket_with(family, kind, SocketFlags::CLOEXEC, protocol)?)
