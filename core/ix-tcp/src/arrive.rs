@@ -133,7 +133,10 @@ impl<B: RxBuf> Tcb<B> {
             out.count(TcpCounter::BadAck);
             if !hdr.flags.contains(TcpFlags::RST) {
                 self.refuse(hdr, out);
-                self.hurry_syn(now_us);
+                // A peer that still has an old connection replies by a bare ACK.
+                if !syn && !hdr.flags.contains(TcpFlags::FIN) && payload.is_none() {
+                    self.hurry_syn(now_us);
+                }
             }
         } else if hdr.flags.contains(TcpFlags::RST) {
             // Only a reset that acknowledges our SYN can be the peer's.
@@ -215,8 +218,9 @@ impl<B: RxBuf> Tcb<B> {
             return None;
         }
         let fin = hdr.flags.contains(TcpFlags::FIN);
-        if self.state == State::TimeWait && (len > 0 || fin) {
-            // RFC 9293 section 3.10.7.4, eighth. What is older was acknowledged already.
+        if self.state == State::TimeWait && (len > 0 || fin || hdr.seq != self.rcv_nxt) {
+            // RFC 9293 section 3.10.7.4, eighth. What is older was acknowledged already. A number
+            // beyond the end of the peer's stream is none of the connection's.
             self.answer_spaced(now_us, out);
         }
         self.trim_left(data_seq, payload, fin, out)
