@@ -75,12 +75,13 @@ pub struct Ack {
 }
 
 impl Ack {
-    /// True if the flight has filled at least half of the window. If half of the window is unused,
-    /// its growth means nothing for the path (RFC 7661 section 4.1).
+    /// True if the flight has filled more than half of the window. If half of the window is unused,
+    /// its growth means nothing for the path (RFC 7661 section 4.1); so it grows to twice the flight
+    /// at most, as Linux's does.
     fn validates(&self, cwnd_bytes: u32) -> bool {
         let flight_bytes = self.in_flight_bytes.saturating_add(self.acked_bytes);
         let flight_bytes = flight_bytes.max(self.most_in_flight_bytes);
-        !self.app_limited && self.marked_bytes == 0 && flight_bytes >= cwnd_bytes / 2
+        !self.app_limited && self.marked_bytes == 0 && flight_bytes > cwnd_bytes / 2
     }
 }
 
@@ -169,7 +170,7 @@ impl Control {
     #[inline(always)]
     pub fn on_ack_within_half(&mut self, flight_bytes: u32, now_us: u64) -> bool {
         match self {
-            Control::Cubic(cubic) if flight_bytes < cubic.cwnd_bytes / 2 => {
+            Control::Cubic(cubic) if flight_bytes <= cubic.cwnd_bytes / 2 => {
                 cubic.leave_out_time(now_us);
                 true
             }
