@@ -377,12 +377,12 @@ unsafe fn transmit(
         bytes.extend_from_slice(octets);
     }
     let mut taken = 0;
-    let dont_wait = flags & libc::MSG_DONTWAIT != 0;
+    let (dont_wait, more) = (flags & libc::MSG_DONTWAIT != 0, flags & libc::MSG_MORE != 0);
     let done = blocking(plug, fd, dont_wait, |sockets| {
         if sockets.is_datagrams(fd) {
             return sockets.send_datagram(fd, &bytes, (to != 0).then_some(to));
         }
-        taken += sockets.write_bytes(fd, &bytes[taken..])? as usize;
+        taken += sockets.write_bytes(fd, &bytes[taken..], more)? as usize;
         let waits = !dont_wait && sockets.get(fd).is_ok_and(|socket| !socket.nonblocking);
         if taken < bytes.len() && waits { Err(libc::EAGAIN) } else { Ok(taken as i64) }
     });

@@ -267,10 +267,7 @@ impl State {
 
     /// Advances to the next event, if it comes before `end_us`.
     fn step(&mut self, end_us: u64) -> bool {
-        let due_us = match self.sockets.started() {
-            true => self.sockets.stack().next_deadline_us(),
-            false => None,
-        };
+        let due_us = self.sockets.next_deadline_us();
         let Some(due_us) = due_us.filter(|due_us| *due_us < end_us) else { return false };
         let next_us = due_us.max(self.sockets.now_us() + 1);
         self.sockets.advance(next_us);

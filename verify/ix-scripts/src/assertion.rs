@@ -31,6 +31,10 @@ pub fn value_of(name: &str, info: &TcbInfo, loss: &LossInfo) -> Option<i64> {
         "tcpi_rcv_mss" => loss.rcv_mss_bytes.into(),
         "tcpi_unacked" => loss.unacked_segments.into(),
         "tcpi_sacked" => loss.sacked_segments.into(),
+        // Linux counts as lost also what was lost and is on its way again.
+        "tcpi_lost" if loss.recovering || loss.timed_out => {
+            i64::from(loss.lost_segments) + i64::from(loss.retransmitted_segments)
+        }
         "tcpi_lost" => loss.lost_segments.into(),
         "tcpi_retrans" => loss.retransmitted_segments.into(),
         "tcpi_total_retrans" => info.retransmits.into(),
@@ -60,8 +64,37 @@ fn value_of_constant(name: &str) -> Option<i64> {
         "TCPI_OPT_TIMESTAMPS" => 1,
         "TCPI_OPT_SACK" => 2,
         "TCPI_OPT_WSCALE" => 4,
+        "TCPI_OPT_ECN" => 8,
+        _ if name.starts_with("TCPI_") => return value_of_constant(of_freebsd(name)?),
         _ => return STATES.iter().find(|(known, _)| *known == name).map(|(_, n)| *n),
     })
+}
+
+/// FreeBSD's name of a state, as Linux has it: the numbers are Linux's on both sides.
+fn of_freebsd(name: &str) -> Option<&'static str> {
+    Some(match name.strip_prefix("TCPI_")? {
+        "CLOSED" => "TCP_CLOSE",
+        "LISTEN" => "TCP_LISTEN",
+        "SYN_SENT" => "TCP_SYN_SENT",
+        "SYN_RECEIVED" => "TCP_SYN_RECV",
+        "ESTABLISHED" => "TCP_ESTABLISHED",
+        "CLOSE_WAIT" => "TCP_CLOSE_WAIT",
+        "FIN_WAIT_1" => "TCP_FIN_WAIT1",
+        "CLOSING" => "TCP_CLOSING",
+        "LAST_ACK" => "TCP_LAST_ACK",
+        "FIN_WAIT_2" => "TCP_FIN_WAIT2",
+        "TIME_WAIT" => "TCP_TIME_WAIT",
+        _ => return None,
+    })
+}
+
+/// The value of a name where no connection is, not even an attempt: the state.
+pub fn value_without(name: &str, listens: bool) -> Option<i64> {
+    match name {
+        "tcpi_state" => value_of_constant(if listens { "TCP_LISTEN" } else { "TCP_CLOSE" }),
+        "tcpi_options" => Some(0),
+        constant => value_of_constant(constant),
+    }
 }
 
 fn linux_state(state: State) -> i64 {

@@ -35,6 +35,11 @@ fn integer(call: &Call, index: usize) -> Result<i64> {
     number(argument(call, index)?)
 }
 
+/// Whether an argument is a pointer to nothing.
+fn is_null(call: &Call, index: usize) -> bool {
+    matches!(call.args.get(index), Some(Value::Name(name)) if name == "NULL")
+}
+
 /// The port of a `sockaddr`; `None`: the script leaves it open.
 fn port(value: Option<&Value>) -> Result<Option<u16>> {
     let Some(Value::Record(fields)) = value else { return Ok(None) };
@@ -159,6 +164,9 @@ impl Runner<'_> {
 
     fn read(&mut self, call: &Call) -> Result<Attempt> {
         let fd = self.fd(call, 0)?;
+        if is_null(call, 1) {
+            return Ok(Attempt::Done(Err(libc::EFAULT)));
+        }
         let (len, flags) = match call.name.as_str() {
             "readv" => (iovec_bytes(argument(call, 1)?)?, 0),
             "recvmsg" => (iovec_bytes(argument(call, 1)?)?, integer(call, 2)?),
@@ -188,15 +196,19 @@ impl Runner<'_> {
 
     fn write(&mut self, call: &Call, pending: Option<&mut Pending>) -> Result<Attempt> {
         let fd = self.fd(call, 0)?;
+        if is_null(call, 1) {
+            return Ok(Attempt::Done(Err(libc::EFAULT)));
+        }
         let (len, flags) = match call.name.as_str() {
             "writev" => (iovec_bytes(argument(call, 1)?)?, 0),
             "sendmsg" => (iovec_bytes(argument(call, 1)?)?, integer(call, 2)?),
             "write" => (integer(call, 2)? as usize, 0),
             _ => (integer(call, 2)? as usize, integer(call, 3)?),
         };
-        if flags & i64::from(libc::MSG_MORE | libc::MSG_OOB) != 0 {
-            return Err("MSG_MORE and MSG_OOB are not built".into());
+        if flags & i64::from(libc::MSG_OOB | libc::MSG_EOR) != 0 {
+            return Err("MSG_EOR and MSG_OOB are not built".into());
         }
+        let more = flags & i64::from(libc::MSG_MORE) != 0;
         if self.sockets.is_datagrams(fd) {
             let port = match call.name.as_str() {
                 "sendto" => Some(port(call.args.get(4))?.unwrap_or(crate::run::remote_port(1))),
@@ -206,7 +218,8 @@ impl Runner<'_> {
         }
         let before = pending.as_ref().map_or(0, |pending| pending.written);
         let waits = self.blocking(fd) && flags & i64::from(libc::MSG_DONTWAIT) == 0;
-        let answer = self.sockets.write(fd, len - before);
+        let from = self.sockets.get(fd).map_or(0, |socket| socket.written);
+        let answer = self.sockets.write_bytes(fd, &octets(from, len - before), more);
         let written = before + answer.map_or(0, |n| n as usize);
         match answer {
             Ok(_) | Err(libc::EAGAIN) if waits && written < len => {

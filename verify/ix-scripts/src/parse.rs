@@ -139,18 +139,19 @@ fn packet(scan: &mut Scan) -> Parsed<Packet> {
     while matches!(scan.peek()?, Some('[' | '(')) {
         let close = if scan.rest().starts_with('[') { "]" } else { ")" };
         scan.skip(1);
-        let word = scan.word("noecn, ect0, ect1, ce, tos, ttl, flowlabel, header or cut")?;
+        let word =
+            scan.word("noecn, ect0, ect1, ce, tos, class, ttl, hlim, flowlabel, header or cut")?;
         match word {
             "noecn" => packet.ecn = Some(0),
             "ect1" => packet.ecn = Some(1),
             "ect0" => packet.ecn = Some(2),
             "ce" => packet.ecn = Some(3),
-            "tos" => {
+            "tos" | "class" => {
                 let tos: u8 = scan.fit("a type of service")?;
                 (packet.dscp, packet.ecn) = (Some(tos >> 2), Some(tos & 3));
             }
             "cut" => packet.cut = Some(cut(scan)?),
-            "ttl" => packet.ttl = Some(scan.fit("a TTL")?),
+            "ttl" | "hlim" => packet.ttl = Some(scan.fit("a TTL")?),
             "flowlabel" => packet.label = Some(scan.fit("a flow label")?),
             // Ours: `header 60 01020000`, an extension header by its number and its bytes.
             "header" => {
@@ -224,6 +225,8 @@ fn segment(scan: &mut Scan) -> Parsed<Segment> {
     }
     scan.skip(end);
     (segment.seq, segment.len) = range(scan)?;
+    // The number is the wire's own: that of a reset which knows none is zero.
+    scan.eat("!")?;
     if scan.eat_word("ack")? {
         segment.ack = Some(scan.sequence("an acknowledgement number")?);
     }

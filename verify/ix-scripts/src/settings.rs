@@ -12,6 +12,8 @@ pub struct Settings {
     pub mtu: u16,
     /// Hop limit of what is sent.
     pub ttl: u8,
+    /// Idle time before the first probe of a connection whose program asks for keepalive, seconds.
+    pub keepalive_idle_s: u16,
 }
 
 impl Default for Settings {
@@ -36,7 +38,18 @@ impl Default for Settings {
             nagle: true,
             ..Config::default()
         };
-        Settings { tcp, send_buffer_bytes: 1 << 20, mtu: 1500, ttl: 64 }
+        let send_buffer_bytes = 1 << 20;
+        Settings { tcp, send_buffer_bytes, mtu: 1500, ttl: 64, keepalive_idle_s: 7200 }
+    }
+}
+
+impl Settings {
+    /// What an unmodified program gets from a stack as it ships: its own timeouts, jitter, path
+    /// search and buffers that grow, and Nagle's algorithm, which the POSIX library adds.
+    pub fn shipped() -> Settings {
+        let tcp = Config { nagle: true, ..Config::default() };
+        let send_buffer_bytes = tcp.snd_buf_max_bytes.max(tcp.snd_buf_bytes) as usize;
+        Settings { tcp, send_buffer_bytes, ..Settings::default() }
     }
 }
 
@@ -85,7 +98,14 @@ impl Settings {
     /// Carries out a command line: `sysctl` with settings, or a script of a public suite that sets
     /// a Linux host's defaults.
     pub fn command(&mut self, line: &str) -> Result<(), String> {
-        for part in line.split([';', '\n']).map(str::trim).filter(|part| !part.is_empty()) {
+        // A line that ends in a backslash goes on; a comment ends with its line.
+        let whole = line.replace("\\\n", " ");
+        let lines = whole.lines().map(|line| line.split(" #").next().unwrap_or(line).trim());
+        let lines = lines.filter(|line| !line.starts_with('#'));
+        for part in lines.flat_map(|line| line.split(';')).map(str::trim) {
+            if part.is_empty() {
+                continue;
+            }
             let words = words(part);
             let program = words.first().map_or("", |word| word.rsplit('/').next().unwrap_or(word));
             match program {
@@ -93,6 +113,8 @@ impl Settings {
                 "defaults.sh" => self.linux_defaults(),
                 "set_sysctls.py" => self.sysctl(&words[1..])?,
                 "sleep" | "true" | "echo" | "tc" | "ethtool" => {}
+                // What a suite's own tool wrote for the end: the settings as they were.
+                restore if restore.starts_with("sysctl_restore_") => {}
                 _ => return Err(format!("`{part}` is no command that is understood (sysctl is)")),
             }
         }
@@ -155,6 +177,9 @@ impl Settings {
                 tcp.keepalive_interval_us = millis(millis(positive()?));
             }
             "net.ipv4.tcp_fin_timeout" => tcp.fin_wait2_us = millis(millis(positive()?)),
+            "net.inet.tcp.keepcnt" => tcp.keepalive_probes = positive()? as u8,
+            "net.inet.tcp.keepintvl" => tcp.keepalive_interval_us = millis(positive()?),
+            "net.inet.tcp.keepidle" => self.keepalive_idle_s = (positive()? / 1000) as u16,
             "net.inet.tcp.delacktime" => tcp.delack_us = millis(positive()?),
             "net.inet.tcp.rexmit_initial" => tcp.initial_rto_us = millis(positive()?),
             "net.ipv4.tcp_congestion_control" => {

@@ -9,7 +9,12 @@ type Numbers = Option<(u8, u8)>;
 /// its own, and IPv6 has by another, is known by both.
 const KINDS: &[(&str, &[&str], Numbers, Numbers)] = &[
     ("unreachable", &["net_unreachable", "no_route"], Some((3, 0)), Some((1, 0))),
-    ("unreachable", &["host_unreachable", "addr_unreachable"], Some((3, 1)), Some((1, 3))),
+    (
+        "unreachable",
+        &["host_unreachable", "addr_unreachable", "address_unreachable"],
+        Some((3, 1)),
+        Some((1, 3)),
+    ),
     // IPv6 tells of a protocol by the octet that names it.
     ("unreachable", &["protocol_unreachable"], Some((3, 2)), Some((4, 1))),
     ("unreachable", &["port_unreachable"], Some((3, 3)), Some((1, 4))),
@@ -27,6 +32,11 @@ const KINDS: &[(&str, &[&str], Numbers, Numbers)] = &[
     ("unreachable", &["precedence_cutoff"], Some((3, 15)), None),
     ("unreachable", &["not_neighbour"], None, Some((1, 2))),
     ("packet_too_big", &[], None, Some((2, 0))),
+    ("redirect", &[], Some((5, 1)), None),
+    ("source_quench", &[], Some((4, 0)), None),
+    ("parameter_problem", &["code_0"], Some((12, 0)), Some((4, 0))),
+    ("parameter_problem", &["code_1"], Some((12, 1)), Some((4, 1))),
+    ("parameter_problem", &["code_2"], Some((12, 2)), Some((4, 2))),
     ("source_quench", &["now"], Some((4, 0)), None),
     (
         "time_exceeded",
@@ -36,7 +46,7 @@ const KINDS: &[(&str, &[&str], Numbers, Numbers)] = &[
     ),
     ("time_exceeded", &["exceeded_frag_time", "frag_reass_exceeded"], Some((11, 1)), Some((3, 1))),
     ("parameter_problem", &["pointer", "header_field"], Some((12, 0)), Some((4, 0))),
-    ("parameter_problem", &["unrecognized_next_header"], None, Some((4, 1))),
+    ("parameter_problem", &["unrecognized_next_header", "unknown_next_header"], None, Some((4, 1))),
     ("parameter_problem", &["unrecognized_option"], None, Some((4, 2))),
     // RFC 7112 section 8.
     ("parameter_problem", &["incomplete_header_chain"], None, Some((4, 3))),

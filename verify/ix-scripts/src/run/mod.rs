@@ -7,7 +7,7 @@ use crate::calls::{Attempt, Pending};
 use crate::expect::{Conversation, Strictness, differs, text};
 use crate::script::{Body, Call, Event, IcmpKind, Packet, Quoted, Script, Segment, What, When};
 use crate::settings::Settings;
-use crate::sockets::{Answer, Sockets, octets};
+use crate::sockets::{Answer, Role, Sockets, octets};
 use crate::stack::Addresses;
 use crate::values::{error_name, error_of};
 use crate::wire::{self, ReadBody, Way};
@@ -26,6 +26,8 @@ pub struct Options {
     /// Scripts that do not say their family are about IPv6. The MTU is then larger by what its
     /// header is longer, so that segments are as long: so packetdrill's suites are played, too.
     pub ipv6: bool,
+    /// Begin with the parameters that ship, not with those that scripts usually count on.
+    pub shipped: bool,
 }
 
 /// Octets by which a header of IPv6 is longer than one of IPv4.
@@ -34,7 +36,7 @@ const LONGER_BYTES: u16 = 20;
 impl Default for Options {
     /// Numbers that wrap within the first segments.
     fn default() -> Options {
-        Options { remote_base: 0xffff_ff00, lenient: false, ipv6: false }
+        Options { remote_base: 0xffff_ff00, lenient: false, ipv6: false, shipped: false }
     }
 }
 
@@ -81,6 +83,8 @@ impl std::error::Error for Failure {}
 
 /// Virtual time at which scripts begin: late enough that "time zero" means nothing.
 const START_US: u64 = 1_000_000_000;
+/// The longest MTU: jumbo frames.
+const MTU_MAX: u64 = 9216;
 /// How far times may be off if the script says nothing, µs.
 const TOLERANCE_US: u64 = 4_000;
 /// How long an event "at any time" is waited for, µs.
@@ -125,7 +129,10 @@ pub(crate) struct Runner<'a> {
 
 impl<'a> Runner<'a> {
     fn new(script: &'a Script, options: Options) -> Result<Runner<'a>, Failure> {
-        let mut settings = Settings::default();
+        let mut settings = match options.shipped {
+            true => Settings::shipped(),
+            false => Settings::default(),
+        };
         let longer = options.ipv6 && !script.names_its_family();
         let named = script.options.iter().rfind(|(_, name, _)| name == "ip_version");
         let v6 = named.map_or(options.ipv6, |(.., version)| version == "ipv6");
@@ -138,7 +145,7 @@ impl<'a> Runner<'a> {
             match name.as_str() {
                 "tolerance_usecs" => tolerance_us = number()?,
                 "tcp_ts_tick_usecs" => ts_tick_us = number()?,
-                "mtu" if number()? > 1900 => return Err(bad("a segment must fit one frame")),
+                "mtu" if number()? > MTU_MAX => return Err(bad("a segment must fit one frame")),
                 "mtu" => settings.set_mtu(u16::try_from(number()?).map_err(|_| bad("too long"))?),
                 "local_ip" => at.local = address()?,
                 "remote_ip" => at.remote = address()?,
@@ -240,10 +247,7 @@ impl<'a> Runner<'a> {
         let until = START_US + until_us.max(self.elapsed_us()) as u64;
         while let Some(pending) = &self.pending {
             let give_up = pending.gives_up_us.unwrap_or(u64::MAX);
-            let due = match self.sockets.started() {
-                true => self.sockets.stack().next_deadline_us().unwrap_or(u64::MAX),
-                false => u64::MAX,
-            };
+            let due = self.sockets.next_deadline_us().unwrap_or(u64::MAX);
             let next = due.max(self.sockets.now_us() + 1).min(give_up);
             self.try_pending()?;
             if next > until || self.pending.is_none() {
@@ -267,6 +271,13 @@ impl<'a> Runner<'a> {
     fn command(&mut self, line: usize, command: &str) -> Result<(), Failure> {
         let mut settings = self.sockets.settings.clone();
         settings.command(command).map_err(|why| unsupported(self.script, line, why))?;
+        let goes_on = self.script.events.iter().any(|event| {
+            event.line > line && matches!(event.what, What::Inject(_) | What::Expect(_))
+        });
+        if self.sockets.started() && !goes_on {
+            // What a host had before the script is restored: nothing is left to see of it.
+            return Ok(());
+        }
         if self.sockets.started() && settings.tcp != self.sockets.settings.tcp {
             let why = "settings must come before the first listen, connect or packet";
             return Err(unsupported(self.script, line, why));
@@ -277,10 +288,14 @@ impl<'a> Runner<'a> {
 
     fn assert(&mut self, line: usize, code: &str) -> Result<(), Failure> {
         let handle = self.sockets.get(self.under_test).map_or(0, |socket| socket.flow.handle);
+        let role = self.sockets.get(self.under_test).map(|socket| socket.role);
+        let listens = role == Ok(Role::Listener);
         let info = if self.sockets.started() { self.sockets.stack().inspect(handle) } else { None };
         let checked = assertion::check(code, |name| {
-            let (info, loss) = info.as_ref().ok_or("there is no connection to ask")?;
-            let value = assertion::value_of(name, info, loss);
+            let value = match info.as_ref() {
+                Some((info, loss)) => assertion::value_of(name, info, loss),
+                None => assertion::value_without(name, listens),
+            };
             value.ok_or_else(|| format!("`{name}` is nothing that this stack tells"))
         });
         checked.map_err(|why| match why.contains("does not hold") {

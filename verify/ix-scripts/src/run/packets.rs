@@ -73,7 +73,7 @@ impl Runner<'_> {
                 return Ok(None);
             }
             let give_up = self.pending.as_ref().and_then(|pending| pending.gives_up_us);
-            let due = self.sockets.stack().next_deadline_us().unwrap_or(u64::MAX);
+            let due = self.sockets.next_deadline_us().unwrap_or(u64::MAX);
             let next = due.min(give_up.unwrap_or(u64::MAX));
             let limit = START_US + until_us.max(0) as u64;
             if next > limit {

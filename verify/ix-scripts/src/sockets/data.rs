@@ -1,21 +1,17 @@
 //! Octets and datagrams: written, on their way, read.
-use super::{Answer, Role, Sockets, errno_of, octets};
+use super::{Answer, Role, Sockets, errno_of};
 use libc::c_int;
 use libix::raw::call;
 use std::net::SocketAddr;
 
 /// Bytes given to the stack at once.
 const PIECE_BYTES: u64 = 16 << 10;
+/// How long a short segment waits for more at most, as the POSIX library has it.
+const CORK_US: u64 = 200_000;
 
 impl Sockets {
-    /// `write` of the next `len` octets of the stream; returns how many were taken.
-    pub fn write(&mut self, fd: c_int, len: usize) -> Answer {
-        let from = self.get(fd)?.written;
-        self.write_bytes(fd, &octets(from, len))
-    }
-
-    /// `write` of these octets; returns how many were taken.
-    pub fn write_bytes(&mut self, fd: c_int, bytes: &[u8]) -> Answer {
+    /// `send` of these octets, with `MSG_MORE` or without; returns how many were taken.
+    pub fn write_bytes(&mut self, fd: c_int, bytes: &[u8], more: bool) -> Answer {
         let len = bytes.len();
         let socket = self.get_mut(fd)?;
         if socket.error != 0 {
@@ -36,6 +32,7 @@ impl Sockets {
             return Err(libc::EAGAIN);
         }
         socket.written += taken as u64;
+        socket.more = more;
         self.push(fd);
         self.settle();
         Ok(taken as i64)
@@ -133,19 +130,47 @@ impl Sockets {
         if socket.role != Role::Connection || socket.dead.is_some() {
             return;
         }
+        let now_us = stack.now_us();
+        let is_late = socket.held_until_us.is_some_and(|until_us| until_us <= now_us);
+        let holds = (socket.corked || socket.more) && !is_late;
         let flow = &mut socket.flow;
         while flow.send.unsent() > 0 && !flow.is_blocked() {
             let before = flow.send.unsent();
-            stack.carry_out(flow, PIECE_BYTES);
+            let mut limit = PIECE_BYTES;
+            if holds && !flow.is_shut() {
+                let mss = stack.inspect(flow.handle).map_or(1, |(info, _)| info.mss_bytes.into());
+                limit = limit.min(before) / mss * mss;
+            }
+            if limit == 0 {
+                break;
+            }
+            stack.carry_out(flow, limit);
             if flow.send.unsent() == before {
                 break;
             }
         }
+        let waits = holds && flow.send.unsent() > 0 && !flow.is_shut();
+        let until_us = socket.held_until_us.filter(|_| !is_late).unwrap_or(now_us + CORK_US);
+        socket.held_until_us = waits.then_some(until_us);
         // A flow that was closed ends by `close`.
         if flow.send.unsent() == 0 && flow.is_shut() && !flow.has_sent_fin() && !socket.closing {
             stack.carry_out(flow, 0);
         }
         self.finish_close(fd);
+    }
+
+    /// Gives the stack the short segments whose time to wait for more is over.
+    pub(super) fn release_held(&mut self) {
+        let now_us = self.now_us();
+        let late = |socket: &super::Socket| socket.held_until_us.is_some_and(|us| us <= now_us);
+        let due: Vec<c_int> =
+            self.sockets.iter().filter(|(_, socket)| late(socket)).map(|(fd, _)| *fd).collect();
+        for fd in due {
+            self.push(fd);
+            if let Some(socket) = self.sockets.get_mut(&fd) {
+                socket.held_until_us = None;
+            }
+        }
     }
 
     /// The last word on a socket that was closed: all is given to the stack.

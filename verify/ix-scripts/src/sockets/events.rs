@@ -4,7 +4,7 @@ use crate::stack::StackEvent;
 use libc::c_int;
 use libix::Dead;
 use libix::engine::SendQueue;
-use libix::raw::{Event, call};
+use libix::raw::Event;
 
 impl Sockets {
     /// Handles the events of the dataplane.
@@ -38,13 +38,9 @@ impl Sockets {
 
     pub(super) fn received(&mut self, fd: c_int, bytes: Vec<u8>) {
         let Some(socket) = self.sockets.get_mut(&fd) else { return };
-        let handle = socket.flow.handle;
         socket.news += 1;
-        if socket.shut_read {
-            self.stack().call(call::recv_done(handle, bytes.len() as u64)).ok();
-        } else {
-            socket.received.extend(bytes);
-        }
+        // After `SHUT_RD`, too: what comes can be read, as on Linux.
+        socket.received.extend(bytes);
     }
 
     fn acked(&mut self, fd: c_int, bytes: u32) {

@@ -54,6 +54,13 @@ pub struct Socket {
     /// Octets of the stream read so far.
     pub read: u64,
     send_buffer: usize,
+    /// The program has set `send_buffer`: it reads twice as much (`man 7 socket`).
+    sized_sending: bool,
+    /// `TCP_CORK`, or `MSG_MORE` of the last octets: short segments wait.
+    corked: bool,
+    more: bool,
+    /// When a short segment that waits for more goes all the same.
+    held_until_us: Option<u64>,
     eof: bool,
     dead: Option<Dead>,
     error: c_int,
@@ -139,6 +146,13 @@ impl Sockets {
         self.stack.as_ref().map_or(self.start_us, Stack::now_us)
     }
 
+    /// When something happens next by itself.
+    pub fn next_deadline_us(&self) -> Option<u64> {
+        let held = self.sockets.values().filter_map(|socket| socket.held_until_us).min();
+        let due = self.stack.as_ref().and_then(Stack::next_deadline_us);
+        held.into_iter().chain(due).min()
+    }
+
     /// Lets time pass: timers fire, each at its time.
     pub fn advance(&mut self, until_us: u64) {
         if self.stack.is_none() {
@@ -146,11 +160,12 @@ impl Sockets {
             return;
         }
         self.settle();
-        while let Some(due_us) = self.stack().next_deadline_us()
+        while let Some(due_us) = self.next_deadline_us()
             && due_us <= until_us
         {
             let after_us = self.now_us() + 1;
             self.stack().set_now(due_us.max(after_us));
+            self.release_held();
             self.settle();
         }
         self.stack().set_now(until_us);
@@ -209,6 +224,10 @@ impl Sockets {
             written: 0,
             read: 0,
             send_buffer: self.settings.send_buffer_bytes,
+            sized_sending: false,
+            corked: false,
+            more: false,
+            held_until_us: None,
             eof: false,
             dead: None,
             error: 0,
@@ -219,7 +238,7 @@ impl Sockets {
             dscp: 0,
             ttl: self.settings.ttl,
             keepalive: false,
-            keepalive_idle_s: 7200,
+            keepalive_idle_s: self.settings.keepalive_idle_s,
             news: 0,
         };
         self.sockets.insert(fd, socket);

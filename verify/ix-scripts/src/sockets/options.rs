@@ -63,6 +63,7 @@ impl Sockets {
             }
             (libc::SOL_SOCKET, libc::SO_SNDBUF | libc::SO_SNDBUFFORCE) => {
                 socket.send_buffer = first.clamp(2048, 1 << 30) as usize;
+                socket.sized_sending = true;
             }
             (libc::SOL_SOCKET, libc::SO_RCVBUF | libc::SO_RCVBUFFORCE) => {
                 if started {
@@ -76,6 +77,21 @@ impl Sockets {
             }
             (libc::SOL_SOCKET, libc::SO_REUSEADDR | libc::SO_REUSEPORT | libc::SO_DEBUG) => {}
             (libc::IPPROTO_TCP, libc::TCP_NODELAY) => return self.set_nodelay(fd, first != 0),
+            (libc::IPPROTO_TCP, libc::TCP_CORK) => {
+                (socket.corked, socket.more) = (first != 0, false);
+                if matches!(socket.role, Role::Connection) {
+                    self.push(fd);
+                    self.settle();
+                }
+            }
+            (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT) => {
+                let ms = u32::try_from(first).map_err(|_| libc::EINVAL)?;
+                let handle = socket.flow.handle;
+                if !matches!(socket.role, Role::Connection | Role::Connecting) {
+                    return Err(libc::ENOPROTOOPT);
+                }
+                self.stack().call(call::set_opt(handle, FlowOption::UserTimeoutMs(ms))).ok();
+            }
             (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE) => {
                 let on = socket.keepalive;
                 let idle_s = u16::try_from(first).map_err(|_| libc::EINVAL)?;
@@ -93,12 +109,12 @@ impl Sockets {
             (libc::IPPROTO_TCP, libc::TCP_SYNCNT) if !started => {
                 self.settings.tcp.syn_retries = first as u8;
             }
-            (libc::IPPROTO_IP, libc::IP_TOS) => {
+            (libc::IPPROTO_IP, libc::IP_TOS) | (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
                 // The ECN bits are the protocol's.
                 socket.dscp = (first as u8) >> 2;
                 return self.mark_packets(fd);
             }
-            (libc::IPPROTO_IP, libc::IP_TTL) => {
+            (libc::IPPROTO_IP, libc::IP_TTL) | (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS) => {
                 socket.ttl = u8::try_from(first).map_err(|_| libc::EINVAL)?;
                 return self.mark_packets(fd);
             }
@@ -114,11 +130,20 @@ impl Sockets {
         let mss = self.stack.as_ref().and_then(|stack| stack.inspect(handle));
         let default_mss = self.settings.tcp.mss;
         let receive_buffer = i64::from(self.settings.tcp.rcv_buf_bytes);
+        let interval_s = i64::from(self.settings.tcp.keepalive_interval_us / 1_000_000);
+        let probes = i64::from(self.settings.tcp.keepalive_probes);
         let socket = self.get_mut(fd)?;
         Ok(match (level, name) {
             (libc::SOL_SOCKET, libc::SO_ERROR) => std::mem::take(&mut socket.error).into(),
             (libc::SOL_SOCKET, libc::SO_RCVBUF) => receive_buffer,
+            (libc::SOL_SOCKET, libc::SO_SNDBUF) if socket.sized_sending => {
+                2 * socket.send_buffer as i64
+            }
             (libc::SOL_SOCKET, libc::SO_SNDBUF) => socket.send_buffer as i64,
+            (libc::IPPROTO_TCP, libc::TCP_CORK) => socket.corked.into(),
+            (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE) => socket.keepalive_idle_s.into(),
+            (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL) => interval_s,
+            (libc::IPPROTO_TCP, libc::TCP_KEEPCNT) => probes,
             (libc::SOL_SOCKET, libc::SO_KEEPALIVE) => socket.keepalive.into(),
             (libc::IPPROTO_TCP, libc::TCP_NODELAY) => socket.nodelay.into(),
             (libc::IPPROTO_TCP, libc::TCP_MAXSEG) => {
