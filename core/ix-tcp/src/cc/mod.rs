@@ -76,8 +76,8 @@ pub struct Ack {
 
 impl Ack {
     /// True if the flight has filled more than half of the window. If half of the window is unused,
-    /// its growth means nothing for the path (RFC 7661 section 4.1); so it grows to twice the flight
-    /// at most, as Linux's does.
+    /// its growth means nothing for the path (RFC 7661 section 4.1); so it grows to twice the
+    /// flight at most, as Linux's does.
     fn validates(&self, cwnd_bytes: u32) -> bool {
         let flight_bytes = self.in_flight_bytes.saturating_add(self.acked_bytes);
         let flight_bytes = flight_bytes.max(self.most_in_flight_bytes);

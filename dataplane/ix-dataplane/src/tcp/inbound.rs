@@ -293,8 +293,8 @@ impl Tcp {
         let slot = self.listeners.find(seg.tuple.local, seg.tuple.local_port);
         let slot = slot.map(|slot| self.listeners.share_out(slot, &cx.io.cx.attached));
         match (slot, flags.0 & OPENING.0) {
-            // Of a SYN with FIN the SYN counts, as with text (RFC 9293 section 3.10.7.2, third): the
-            // peer sends again what is not acknowledged.
+            // Of a SYN with FIN the SYN counts, as with text (RFC 9293 section 3.10.7.2, third):
+            // the peer sends again what is not acknowledged.
             (Some(slot), f) if f == TcpFlags::SYN.0 => self.handle_syn(cx, slot, seg, mbuf, floor),
             (Some(slot), f) if f == TcpFlags::ACK.0 => self.handle_cookie(cx, slot, seg, mbuf),
             // Nothing that a listener may reply to (RFC 9293 section 3.10.7.2, fourth).
