@@ -28,7 +28,7 @@ use ix_proto::crossing::{
 use ix_proto::{Codec, FromImage, ToImage};
 use std::os::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd};
 use std::sync::OnceLock;
-use wait::{Crossing, Outcome};
+use wait::{Crossing, Outcome, Yields};
 
 /// The owner of a shared elastic thread while no thread is inside. It is not a valid fs base.
 const SHARED: u64 = 1;
@@ -301,6 +301,7 @@ fn open(
                     watched: AtomicI32::new(-1),
                     serial: AtomicU64::new(0),
                     looked_ticks: AtomicU64::new(0),
+                    yields: Yields::new(),
                 },
                 signals: watch.into_fd().into_raw_fd(),
                 status: status.add(index),

@@ -2,7 +2,7 @@
 //! with their thread-local storage, and uses none.
 use crate::sys;
 use core::arch::x86_64::{__rdtscp, _rdtsc};
-use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use ix_abi::error;
 use ix_proto::crossing::{Direction, Reply, Request, replies, requests};
 
@@ -12,6 +12,12 @@ const SPIN_TICKS: u64 = 50_000;
 /// How often a caller that shares its hardware thread with the dataplane gives it away before it
 /// sleeps.
 const YIELDS: u32 = 4;
+/// After so many waits in a row that these have not ended, a caller sleeps without them: others
+/// have the hardware thread for long, as the other processes of a program may, and each yield is
+/// a change of processes for nothing.
+const IN_VAIN_MAX: u32 = 8;
+/// One in so many waits tries them again then.
+const TRIED_AGAIN: u32 = 32;
 /// Time between looks at signals of a program that is always busy, in ticks: about a millisecond.
 const SIGNAL_TICKS: u64 = 2_500_000;
 
@@ -34,6 +40,36 @@ pub struct Crossing {
     pub serial: AtomicU64,
     /// When signals were looked at last.
     pub looked_ticks: AtomicU64,
+    /// Whether giving the hardware thread away brings the reply.
+    pub yields: Yields,
+}
+
+/// What has come of the last waits on the dataplane's hardware thread.
+#[derive(Default)]
+pub struct Yields {
+    /// Number of waits that yields have not ended, less what those were worth that they have.
+    in_vain: AtomicU32,
+}
+
+impl Yields {
+    /// None yet.
+    pub const fn new() -> Yields {
+        Yields { in_vain: AtomicU32::new(0) }
+    }
+
+    /// Whether the next wait begins with them.
+    fn are_tried(&self) -> bool {
+        let in_vain = self.in_vain.load(Ordering::Relaxed);
+        in_vain < IN_VAIN_MAX || in_vain.is_multiple_of(TRIED_AGAIN)
+    }
+
+    /// Whether a wait was over before the caller had to sleep.
+    fn noted(&self, brought_reply: bool) {
+        let in_vain = self.in_vain.load(Ordering::Relaxed);
+        let now =
+            if brought_reply { in_vain.min(IN_VAIN_MAX) / 2 } else { in_vain.wrapping_add(1) };
+        self.in_vain.store(now, Ordering::Relaxed);
+    }
 }
 
 /// What came of a request.
@@ -100,14 +136,14 @@ impl Crossing {
     /// Waits for a bounded time without sleep; false if there is no reply yet.
     fn spin(&self, serial: u64, shares: bool) -> bool {
         if shares {
-            for _ in 0..YIELDS {
+            let times = if self.yields.are_tried() { YIELDS } else { 0 };
+            let brought_reply = (0..times).any(|_| {
                 // SAFETY: no arguments.
                 unsafe { sys::syscall(libc::SYS_sched_yield, [0; 6]) };
-                if self.has_replied(serial) {
-                    return true;
-                }
-            }
-            return false;
+                self.has_replied(serial)
+            });
+            self.yields.noted(brought_reply);
+            return brought_reply;
         }
         let since = ticks();
         while !self.has_replied(serial) {
@@ -192,4 +228,30 @@ fn hardware_thread() -> u32 {
     // SAFETY: every processor that has FSGSBASE has this instruction.
     unsafe { __rdtscp(&mut both) };
     both & NUMBER
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn yields_that_bring_nothing_are_left_out_and_tried_again() {
+        let yields = Yields::new();
+        let tried_of = |waits: u32, bring: bool| {
+            (0..waits)
+                .filter(|_| {
+                    let tried = yields.are_tried();
+                    yields.noted(tried && bring);
+                    tried
+                })
+                .count() as u32
+        };
+        assert_eq!(tried_of(100, true), 100);
+        assert_eq!(tried_of(IN_VAIN_MAX, false), IN_VAIN_MAX);
+        assert_eq!(tried_of(10 * TRIED_AGAIN, false), 10);
+        // They bring replies again: all are tried after one that was.
+        let again = tried_of(2 * TRIED_AGAIN, true);
+        assert!(again > TRIED_AGAIN, "{again}");
+        assert_eq!(tried_of(100, true), 100);
+    }
 }
