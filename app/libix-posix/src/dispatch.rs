@@ -90,11 +90,14 @@ impl Core {
         // flow ends, for whatever reason, `died` copies the unread bytes, and a dead stream takes
         // no more in.
         unsafe { stream.flow.receive.take_in(data) };
-        stream.skip_consumed();
+        let gives_back = stream.skip_consumed();
         let deferred = stream.deferred_until_us.is_some();
         if stream.shared.is_some() {
             // Another process may wait for it.
             self.looks_soon();
+        }
+        if gives_back {
+            self.mark_dirty(id);
         }
         self.notify(id, IN);
         if deferred {

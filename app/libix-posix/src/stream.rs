@@ -280,14 +280,18 @@ impl Stream {
         self.skip > 0 && !self.eof
     }
 
-    /// Drops what another process has read.
+    /// Drops what another process has read. Returns whether there was any: it is to be given back,
+    /// for the peer may wait for the window to open.
     #[inline]
-    pub fn skip_consumed(&mut self) {
-        if self.skip > 0 {
-            let bytes = self.flow.receive.len().min(self.skip as usize);
-            self.flow.receive.consume(bytes);
-            self.skip -= bytes as u64;
+    #[must_use]
+    pub fn skip_consumed(&mut self) -> bool {
+        if self.skip == 0 {
+            return false;
         }
+        let bytes = self.flow.receive.len().min(self.skip as usize);
+        self.flow.receive.consume(bytes);
+        self.skip -= bytes as u64;
+        bytes > 0
     }
 
     /// Takes in bytes from the local peer.

@@ -345,6 +345,76 @@ fn processes_that_take_turns_at_a_connection_get_all_of_it() {
     }
 }
 
+/// A parent that has a child read from each connection, kills it at any moment, reads a little
+/// itself, and forks the next one. Each says how far the peer's stream was read before it reads on.
+const KILLED_READERS: &str = "
+import mmap, os, random, signal, socket, struct, time
+TOTAL, AT_ONCE = 4_000_000, 65_536
+NUMBERS = b''.join(struct.pack('<I', n) for n in range(TOTAL // 4))
+listener = socket.socket()
+listener.bind(('10.88.0.2', 7))
+listener.listen(64)
+said = mmap.mmap(-1, 8)
+print('ready', flush=True)
+
+def read_all(stream, at):
+    while data := stream.recv(AT_ONCE):
+        if data != NUMBERS[at:at + len(data)]: os._exit(3)
+        at += len(data)
+        said[:] = struct.pack('<Q', at)
+    os._exit(0)
+
+def serve(stream):
+    at = 0
+    while at < TOTAL:
+        said[:] = struct.pack('<Q', at)
+        pid = os.fork()
+        if pid == 0: read_all(stream, at)
+        time.sleep(random.uniform(0.004, 0.014))
+        os.kill(pid, signal.SIGKILL)
+        status = os.waitpid(pid, 0)[1]
+        if os.WIFEXITED(status): return 'a child found wrong bytes'
+        at, = struct.unpack('<Q', said[:])
+        if at == TOTAL: break
+        # What the child has read last it may not have said.
+        try: data = stream.recv(AT_ONCE)
+        except OSError as why: return f'{why} after {at} bytes'
+        if not data and at + AT_ONCE >= TOTAL: break
+        place = NUMBERS.find(data[:8], at, at + AT_ONCE + 8)
+        if not data or place < 0 or data != NUMBERS[place:place + len(data)]:
+            return f'other bytes after {at}'
+        at = place + len(data)
+    stream.sendall(b'done')
+
+while True:
+    stream = listener.accept()[0]
+    stream.settimeout(5)
+    if why := serve(stream): print('wrong:', why, flush=True)
+    stream.close()
+";
+
+/// What a killed process has read is given back: the peer's window opens, who has the connection
+/// too reads all the rest, and no memory is held.
+#[test]
+fn a_reader_that_is_killed_leaves_the_rest_and_its_memory() {
+    const BYTES: u32 = 4_000_000;
+    let test = "a_reader_that_is_killed_leaves_the_rest_and_its_memory";
+    let Some((net, service)) = python(test, Nic::Afxdp, KILLED_READERS) else { return };
+    let sent: Vec<u8> = (0..BYTES / 4).flat_map(u32::to_le_bytes).collect();
+    net.client.run(|| {
+        for nth in 0..40 {
+            let mut stream = connect();
+            let mut done = [0; 4];
+            let outcome = stream.write_all(&sent).and_then(|()| stream.read_exact(&mut done));
+            let said = service.process.said();
+            assert!(outcome.is_ok() && &done == b"done", "{nth}: {outcome:?}, {said:#?}");
+        }
+    });
+    service.wait_until("all frames are back", PATIENCE, |stats| {
+        !stats.leftovers().iter().any(|left| left.contains("frames"))
+    });
+}
+
 /// A program that listens and then prepares itself for seconds, without any wait.
 const PREPARES: &str = "
 import socket, time
