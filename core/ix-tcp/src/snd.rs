@@ -349,7 +349,9 @@ impl<B: RxBuf> Tcb<B> {
     #[inline]
     fn all_sent(&mut self, some: bool) {
         if some && self.records.is_large() || self.flags.has(Flags::CWND_LIMITED) {
-            self.note_window_use(self.pipe_bytes() >= self.cwnd_bytes());
+            // The window counts as used when it has no room for a full segment more.
+            let used_bytes = self.pipe_bytes() + u32::from(self.mss);
+            self.note_window_use(used_bytes > self.cwnd_bytes());
         }
     }
 

@@ -38,7 +38,8 @@ fn replies_us(count: usize, loss: u32, seed: u64) -> Vec<u64> {
 
 /// CUBIC reduces its window, not what is left of a reply in flight when the loss is found, and the
 /// window grows again though the last segments of a reply do not fill it. Without the one or the
-/// other most replies take two round trips.
+/// other most replies take two round trips. A window of eight segments is used by a reply whose
+/// eighth is short: without that 600 to 632 of a thousand take one round trip.
 #[test]
 fn a_loss_does_not_make_later_replies_slow() {
     for seed in 1..=3 {
@@ -48,7 +49,7 @@ fn a_loss_does_not_make_later_replies_slow() {
             took_us.iter().filter(|took_us| **took_us <= most_us).count()
         };
         // Eight of a hundred replies lose a segment.
-        assert!(within(1) >= 600, "seed {seed}: {} in one round trip", within(1));
+        assert!(within(1) >= 660, "seed {seed}: {} in one round trip", within(1));
         assert!(within(2) >= 950, "seed {seed}: {} in two", within(2));
         // A lost last segment: two round trips until the probe, the peer's delay, one for it.
         assert!(took_us[990] <= 5 * ROUND_TRIP_US, "seed {seed}: {} us", took_us[990]);
