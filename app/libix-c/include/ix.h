@@ -141,8 +141,8 @@ extern "C" {
  * call of Linux only if the thread sleeps. */
 #define IX_CALL_SIGNAL 28
 /* args: UDP socket id, option (IX_OPT_DSCP, IX_OPT_HOP_LIMIT,
- * IX_OPT_FRAGMENT_BYTES or IX_OPT_MULTICAST), value. Applies to
- * datagrams that are sent later. */
+ * IX_OPT_FRAGMENT_BYTES, IX_OPT_MULTICAST or
+ * IX_OPT_FLOW_LABEL), value. Applies to datagrams that are sent later. */
 #define IX_CALL_UDP_SET_OPT 29
 /* As CONNECT, from a local address that the application chooses. args: cookie, address high,
  * address low, port | congestion control << 16 | local port << 32, local address high, low.
@@ -271,6 +271,15 @@ extern "C" {
 #define IX_OPT_MULTICAST_STAYS 2
 /* In IX_OPT_MULTICAST: where the device is. */
 #define IX_OPT_MULTICAST_DEVICE_AT 8
+/* Flow label of the IPv6 packets (RFC 6437): 0 for none, a label up to
+ * IX_OPT_FLOW_LABEL_MAX, or IX_OPT_FLOW_LABEL_AUTO (default) for
+ * one that nobody can guess, of each flow its own. Segments of a connection that leave before
+ * the option is set, such as its SYN, have the label of FLOW_LABEL_AUTO. IPv4 has none. */
+#define IX_OPT_FLOW_LABEL 15
+/* The largest flow label. */
+#define IX_OPT_FLOW_LABEL_MAX 1048575
+/* In IX_OPT_FLOW_LABEL: a label of its own for each flow. */
+#define IX_OPT_FLOW_LABEL_AUTO 1048576
 /* Congestion control: one of the four below. DCTCP needs a flow that uses ECN. */
 #define IX_OPT_CONGESTION 3
 /* CUBIC (RFC 9438). */
@@ -302,7 +311,8 @@ extern "C" {
 /* A datagram: cookie of the socket, data, len, addr and port of the sender; handle
  * and more are high and low half of the address that it was sent to (local_addr).
  * The low octet of code is its hop limit, the high one its type of service. The first of
- * notes is the number of events that follow with other pieces of the same datagram. */
+ * notes is the number of events that follow with other pieces of the same datagram; the
+ * second and the third are low and high half of its IPv6 flow label. */
 #define IX_EVENT_UDP_RECV 7
 /* The memory of a sent datagram is free again: cookie of the call. */
 #define IX_EVENT_UDP_SENT 8

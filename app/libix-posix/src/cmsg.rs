@@ -146,6 +146,10 @@ fn take(
             tos @ -1..=255 => send_control.tos = Some(tos as u8),
             _ => return Err(libc::EINVAL),
         },
+        (IPPROTO_IPV6, libc::IPV6_FLOWINFO) if family == Family::V6 => {
+            let flow_info = value.first_chunk().ok_or(libc::EINVAL)?;
+            send_control.flow_info = Some(u32::from_be_bytes(*flow_info));
+        }
         (IPPROTO_IPV6, libc::IPV6_DONTFRAG) if family == Family::V6 => match int(value)? {
             on @ 0..=1 => send_control.never_fragment = Some(on == 1),
             _ => return Err(libc::EINVAL),
@@ -223,6 +227,10 @@ pub unsafe fn write(message: &mut msghdr, receive_control: &ReceiveControl, ipv6
         // SAFETY: the caller's promise.
         Some(tos) => unsafe { room.put(IPPROTO_IP, IP_TOS, &[tos]) },
         None => {}
+    }
+    if let Some(flow_info) = receive_control.flow_info {
+        // SAFETY: the caller's promise.
+        unsafe { room.put(IPPROTO_IPV6, libc::IPV6_FLOWINFO, &flow_info.to_be_bytes()) };
     }
     if let Some(error_entry) = &receive_control.error_entry {
         let (level, kind) =

@@ -54,9 +54,20 @@ impl Core {
                         }
                         None => {
                             let (from, rest, came) = (peer, Vec::new(), None);
-                            let (hops, tos) = (notes.hops(), notes.tos());
+                            let (hops, tos, label) = (notes.hops(), notes.tos(), notes.label());
                             let copy = None;
-                            Incoming { data, rest, copy, from, local, hops, tos, came, elastic }
+                            Incoming {
+                                data,
+                                rest,
+                                copy,
+                                from,
+                                local,
+                                hops,
+                                tos,
+                                label,
+                                came,
+                                elastic,
+                            }
                         }
                     };
                     match notes.follows() {

@@ -614,6 +614,10 @@ impl Calls<'_> {
             let set = call::udp_set_opt(socket, FlowOption::Dscp(wanted.dscp()));
             self.push(set, Pending::Nothing);
         }
+        if before.label != wanted.label {
+            let set = call::udp_set_opt(socket, FlowOption::FlowLabel(wanted.label));
+            self.push(set, Pending::Nothing);
+        }
     }
 
     fn stream(

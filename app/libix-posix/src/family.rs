@@ -18,6 +18,28 @@ pub fn canonical(at: SocketAddr) -> SocketAddr {
     }
 }
 
+/// The flow information of an address, in host byte order; 0: none.
+pub fn flow_info(at: SocketAddr) -> u32 {
+    match at {
+        SocketAddr::V6(at) => at.flowinfo(),
+        SocketAddr::V4(_) => 0,
+    }
+}
+
+/// An address with this flow information, in host byte order; one of IPv4 has none.
+pub fn with_flow_info(mut at: SocketAddr, flow_info: u32) -> SocketAddr {
+    if let SocketAddr::V6(at) = &mut at {
+        at.set_flowinfo(flow_info);
+    }
+    at
+}
+
+/// An address as the rest of this layer has it: without flow information, so that equal ones are
+/// equal.
+pub fn without_flow_info(at: SocketAddr) -> SocketAddr {
+    with_flow_info(at, 0)
+}
+
 /// An address as programs and users know it: [`EVERY_V6`] is `::` to them.
 pub fn shown(at: SocketAddr) -> SocketAddr {
     if at.ip() == EVERY_V6 { SocketAddr::new(EVERY, at.port()) } else { at }

@@ -212,6 +212,23 @@ pub unsafe fn read_address(address: *const sockaddr, len: socklen_t) -> Result<S
     }
 }
 
+/// The flow information of an IPv6 address that [`read_address`] has read, in host byte order: flow
+/// label and traffic class. 0: none.
+///
+/// # Safety
+/// As [`read_address`].
+pub unsafe fn flow_info(address: *const sockaddr, len: socklen_t) -> u32 {
+    const BITS: u32 = 0x0fff_ffff;
+    // SAFETY: the caller's promise.
+    if unsafe { family(address, len) } != Some(AF_INET6) || len < 8 {
+        return 0;
+    }
+    // SAFETY: the caller's promise: this field is within the first eight bytes.
+    let raw =
+        unsafe { (&raw const (*address.cast::<sockaddr_in6>()).sin6_flowinfo).read_unaligned() };
+    u32::from_be(raw) & BITS
+}
+
 /// The family of an address; `None` if there is no address.
 ///
 /// # Safety
@@ -274,6 +291,7 @@ pub unsafe fn write_address(at: SocketAddr, ipv6: bool, to: *mut sockaddr, len: 
             let mut bytes = [0u8; size_of::<sockaddr_in6>()];
             bytes[..2].copy_from_slice(&(AF_INET6 as u16).to_ne_bytes());
             bytes[2..4].copy_from_slice(&v6.port().to_be_bytes());
+            bytes[4..8].copy_from_slice(&v6.flowinfo().to_be_bytes());
             bytes[8..24].copy_from_slice(&v6.ip().octets());
             bytes[24..].copy_from_slice(&v6.scope_id().to_ne_bytes());
             put(&bytes);

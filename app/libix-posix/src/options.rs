@@ -17,6 +17,11 @@ pub const UDP_SEGMENT: i32 = 103;
 pub const UDP_GRO: i32 = 104;
 /// Linux's number of `TCP_INQ`, which the `libc` crate lacks; that of its control message too.
 pub const TCP_INQ: i32 = 36;
+/// Linux's number of `IPV6_AUTOFLOWLABEL`, which the `libc` crate lacks.
+pub const IPV6_AUTOFLOWLABEL: i32 = 70;
+/// The flow label's bits of what Linux calls flow information; those of the traffic class are above
+/// them.
+pub const FLOW_LABEL_BITS: u32 = 0x000f_ffff;
 /// Longest idle time before keepalive that the dataplane accepts, seconds.
 const KEEP_IDLE_MAX_S: u32 = 0x7fff;
 
@@ -124,6 +129,14 @@ pub struct IpOptions {
     pub tells_hops: bool,
     /// `IP_RECVTOS`; `IPV6_RECVTCLASS`.
     pub tells_tos: bool,
+    /// `IPV6_FLOWINFO`.
+    pub tells_flow_info: bool,
+    /// `IPV6_FLOWINFO_SEND`: the flow information of destinations counts.
+    pub heeds_flow_info: bool,
+    /// `IPV6_AUTOFLOWLABEL`: packets without a label get one of their flow.
+    pub labels_flows: bool,
+    /// The flow information of the peer of `connect`, in host byte order.
+    pub peer_flow_info: u32,
     /// `IP_RECVERR`; `IPV6_RECVERR`.
     pub receive_errors: bool,
     /// `IP_MTU_DISCOVER`; `IPV6_MTU_DISCOVER`.
@@ -149,6 +162,10 @@ impl Default for IpOptions {
             packet_info: false,
             tells_hops: false,
             tells_tos: false,
+            tells_flow_info: false,
+            heeds_flow_info: false,
+            labels_flows: true,
+            peer_flow_info: 0,
             receive_errors: false,
             mtu_discovery: MtuDiscovery::default(),
             never_fragment: false,
@@ -161,6 +178,17 @@ impl Default for IpOptions {
     }
 }
 
+impl IpOptions {
+    /// The fields of a packet with this flow information, which may name a label.
+    pub fn fields_of(&self, flow_info: u32) -> IpFields {
+        let label = match flow_info & FLOW_LABEL_BITS {
+            0 if self.labels_flows => None,
+            label => Some(label),
+        };
+        IpFields { label, ..self.fields }
+    }
+}
+
 /// Fields of the IP header that the program sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IpFields {
@@ -168,18 +196,20 @@ pub struct IpFields {
     pub ttl: u8,
     /// Type of service, or traffic class. Its lower two bits are the dataplane's (RFC 3168).
     pub tos: u8,
+    /// Label of IPv6 packets, which [`IpOptions::fields_of`] sets; `None`: one of the flow.
+    pub label: Option<u32>,
 }
 
 impl Default for IpFields {
     fn default() -> Self {
-        IpFields { ttl: 64, tos: 0 }
+        IpFields { ttl: 64, tos: 0, label: None }
     }
 }
 
 impl IpFields {
     /// These, or what the control messages of a datagram say.
     pub fn with(self, ttl: Option<u8>, tos: Option<u8>) -> IpFields {
-        IpFields { ttl: ttl.unwrap_or(self.ttl), tos: tos.unwrap_or(self.tos) }
+        IpFields { ttl: ttl.unwrap_or(self.ttl), tos: tos.unwrap_or(self.tos), ..self }
     }
 
     /// Differentiated services code point (RFC 2474).
@@ -338,6 +368,7 @@ impl Options {
             clamp if receive_bytes == 0 => clamp,
             clamp => receive_bytes.min(clamp),
         };
+        let own = self.towards(to);
         FlowOptions {
             keepalive_s: if self.keepalive { idle_s } else { 0 },
             keep_interval_s: self.keep_interval_s,
@@ -345,7 +376,7 @@ impl Options {
             user_timeout_ms: self.user_timeout_ms,
             congestion: self.congestion,
             pace: self.pace,
-            ip_fields: self.towards(to).fields,
+            ip_fields: own.fields_of(own.peer_flow_info),
             receive_bytes,
             segment_bytes: self.segment_bytes,
         }
@@ -378,7 +409,7 @@ pub struct FlowOptions {
 impl FlowOptions {
     /// All options except congestion control, which may be unset. A value too large for its field
     /// becomes the largest one, which the dataplane refuses.
-    pub fn each(self) -> [FlowOption; 9] {
+    pub fn each(self) -> [FlowOption; 10] {
         let short = |number: u32| u16::try_from(number).unwrap_or(u16::MAX);
         [
             FlowOption::KeepaliveS(short(self.keepalive_s)),
@@ -387,6 +418,7 @@ impl FlowOptions {
             FlowOption::UserTimeoutMs(self.user_timeout_ms),
             FlowOption::HopLimit(self.ip_fields.ttl),
             FlowOption::Dscp(self.ip_fields.dscp()),
+            FlowOption::FlowLabel(self.ip_fields.label),
             FlowOption::ReceiveBytes(self.receive_bytes.try_into().unwrap_or(u32::MAX)),
             FlowOption::SegmentBytes(self.segment_bytes),
             FlowOption::Pace(self.pace),

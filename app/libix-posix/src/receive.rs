@@ -44,6 +44,8 @@ pub struct ReceiveControl {
     pub hops: Option<u8>,
     /// `IP_RECVTOS`, or of an IPv6 datagram `IPV6_RECVTCLASS`.
     pub tos: Option<u8>,
+    /// `IPV6_FLOWINFO`: traffic class and flow label.
+    pub flow_info: Option<u32>,
     /// These are of an IPv6 datagram.
     pub is_v6: bool,
     /// `IP_RECVERR`.
@@ -357,6 +359,11 @@ fn take_datagram(
             local_v6: v6.then_some(arrival),
             hops: own.tells_hops.then_some(first.hops),
             tos: own.tells_tos.then_some(first.tos),
+            // As on Linux, nothing is told of none.
+            flow_info: own
+                .tells_flow_info
+                .then_some(u32::from(first.tos) << 20 | first.label)
+                .filter(|flow_info| *flow_info != 0),
             is_v6,
             datagram_bytes: (together > 1).then_some(first.len() as u16),
             // As on Linux, one that came before the program asked has the time when it is read.
@@ -375,7 +382,7 @@ fn take_datagram(
 /// together no longer than a packet.
 fn gathered(udp: &Datagrams, room: usize) -> usize {
     let Some(first) = udp.inbox.front() else { return 1 };
-    let about = |one: &Incoming| (one.from, one.local, one.hops, one.tos);
+    let about = |one: &Incoming| (one.from, one.local, one.hops, one.tos, one.label);
     let (each, mut total, mut count) = (first.len(), first.len(), 1);
     for next in udp.inbox.iter().skip(1).take(TOGETHER_MAX - 1) {
         let len = next.len();
@@ -445,6 +452,7 @@ mod tests {
             local: IpAddr::from([10, 0, 0, 2]),
             hops: 64,
             tos: 0,
+            label: 0,
             came: None,
             elastic: 0,
         }

@@ -5,17 +5,17 @@ use crate::mem::Gather;
 use crate::ops::{self, Instead, Outcome, socket_of};
 use crate::route::Whose;
 use crate::send_datagram::{Datagram, SendControl, send_datagram};
-use crate::signals;
 use crate::slab::Id;
 use crate::socket::Kind;
 use crate::state::Core;
 use crate::stream::Phase;
+use crate::{family, signals};
 use libc::MSG_DONTWAIT;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
 
 /// Where a datagram goes; `None`: to the socket's peer. `Err`: the errno of an address that names
-/// no place. As on Linux, connections look at neither.
+/// no place. As on Linux, connections look at neither. With flow information in host byte order.
 pub type Destination = Result<Option<SocketAddr>, i32>;
 
 /// `send`, `write` and all simpler calls.
@@ -38,9 +38,14 @@ pub fn send_as(
     core.sees_file_flags(id);
     let Some(socket) = core.sockets.get(id) else { return Err(libc::EBADF.into()) };
     let is_stream = matches!(socket.kind, Kind::Stream(_));
+    let given = to;
+    let flow_info = to.ok().flatten().map_or(0, family::flow_info);
     let to = match to {
         // A connection has its peer, whatever the program names.
-        Ok(Some(to)) if !is_stream => Ok(Some(socket.means(to).ok_or(Instead::Linux)?)),
+        Ok(Some(to)) if !is_stream => {
+            let to = family::without_flow_info(to);
+            Ok(Some(socket.means(to).ok_or(Instead::Linux)?))
+        }
         to => to,
     };
     // TCP Fast Open: data with the SYN.
@@ -55,7 +60,7 @@ pub fn send_as(
         Kind::Linux | Kind::Lost => return Err(Instead::Linux),
         Kind::Idle { stream: false, .. } => {
             become_ours(core, fd, id, to?)?;
-            return send_as(fd, from, flags, to, send_control);
+            return send_as(fd, from, flags, given, send_control);
         }
         Kind::Idle { .. } if to_ix => return Err(libc::EOPNOTSUPP.into()),
         Kind::Idle { .. } => return Err(Instead::Linux),
@@ -78,6 +83,7 @@ pub fn send_as(
             let send_control = send_control(family)?;
             let datagram = Datagram {
                 to,
+                flow_info,
                 send_control,
                 len: from.left(),
                 fragment_bytes: 0,

@@ -31,6 +31,8 @@ pub struct SendControl {
     pub ttl: Option<u8>,
     /// `IP_TOS` or `IPV6_TCLASS`.
     pub tos: Option<u8>,
+    /// `IPV6_FLOWINFO`, in host byte order.
+    pub flow_info: Option<u32>,
     /// `IPV6_DONTFRAG`.
     pub never_fragment: Option<bool>,
     /// `UDP_SEGMENT`: as the option.
@@ -46,6 +48,8 @@ pub struct SendControl {
 pub struct Datagram {
     /// Its destination; `None` for the peer of a connected socket.
     pub to: Option<SocketAddr>,
+    /// The flow information of that destination, in host byte order.
+    pub flow_info: u32,
     /// Its control messages.
     pub send_control: SendControl,
     /// Its length, bytes.
@@ -213,7 +217,7 @@ fn give_datagram(
     let Some(socket) = sockets.get_mut(id) else { return Some(Err(libc::EBADF)) };
     let limit = socket.options.send_buffer;
     let to = datagram.to.or(socket.peer());
-    let mut usual = to.map_or(IpFields::default(), |to| socket.options.towards(to.ip()).fields);
+    let mut usual = to.map_or(IpFields::default(), |to| fields_of(socket, to, &datagram));
     let group = to.map(|to| to.ip()).filter(|to| routes.is_group(*to));
     let to_group = group.map(|to| sending(socket, interfaces, to));
     if let Some(to) = group.filter(|to| to.is_multicast()) {
@@ -265,6 +269,18 @@ fn give_datagram(
     }
     core.mark_dirty(id);
     Some(Ok(len))
+}
+
+/// The fields of a datagram's IP header, but for what its control messages say of hop limit and
+/// type of service. As on Linux, the peer's label is not that of a destination that is named.
+fn fields_of(socket: &Socket, to: SocketAddr, datagram: &Datagram) -> IpFields {
+    let own = socket.options.towards(to.ip());
+    let named = match datagram.to {
+        Some(_) if own.heeds_flow_info => datagram.flow_info,
+        Some(_) => 0,
+        None => own.peer_flow_info,
+    };
+    own.fields_of(datagram.send_control.flow_info.unwrap_or(named))
 }
 
 /// How a socket sends to groups of a family.

@@ -48,6 +48,8 @@ pub struct Incoming {
     pub hops: u8,
     /// Its type of service, or traffic class.
     pub tos: u8,
+    /// Its flow label; 0: none.
+    pub label: u32,
     /// When it came, since the epoch; `None`: its socket did not ask.
     pub came: Option<Duration>,
     /// The elastic thread that it came in on.
@@ -267,6 +269,23 @@ impl Socket {
             SocketAddr::V4(_) => to.is_ipv4(),
         };
         suits.then(|| family::canonical(to))
+    }
+
+    /// The program connects it to an address with this flow information. As on Linux, the two bits
+    /// of ECN are none of it for a connection.
+    pub fn has_peer_flow_info(&mut self, flow_info: u32) {
+        const ECN_BITS: u32 = 3 << 20;
+        let heeded = if self.options.v6.heeds_flow_info { flow_info } else { 0 };
+        let kept = if self.is_tcp() { heeded & !ECN_BITS } else { heeded };
+        self.options.v6.peer_flow_info = kept;
+    }
+
+    /// The peer's address as `getpeername` tells it: with its flow information if the program
+    /// heeds it (`IPV6_FLOWINFO_SEND`).
+    pub fn told_peer(&self, peer: SocketAddr) -> SocketAddr {
+        let own = self.options.towards(peer.ip());
+        let flow_info = if own.heeds_flow_info { own.peer_flow_info } else { 0 };
+        family::with_flow_info(peer, flow_info)
     }
 
     /// Whether it is a TCP socket.

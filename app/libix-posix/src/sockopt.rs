@@ -3,7 +3,7 @@
 //! options and values there are, and keeps them. Those that IX acts on are noted here as well.
 use crate::lock::lock;
 use crate::ops::{self, Instead, Outcome, socket_of};
-use crate::options::{MtuDiscovery, Stamps, TCP_INQ, UDP_GRO, UDP_SEGMENT};
+use crate::options::{IPV6_AUTOFLOWLABEL, MtuDiscovery, Stamps, TCP_INQ, UDP_GRO, UDP_SEGMENT};
 use crate::slab::Id;
 use crate::socket::{Kind, Socket, Under};
 use crate::state::Core;
@@ -64,6 +64,10 @@ fn set_of(
     if unsupported::refuses(&socket.kind, level, name) {
         return Err(libc::ENOPROTOOPT.into());
     }
+    let is_linux = matches!(socket.kind, Kind::Linux);
+    if (level, name) == (IPPROTO_IPV6, libc::IPV6_FLOWLABEL_MGR) && !is_linux && reflects(value) {
+        return Err(libc::ENOPROTOOPT.into());
+    }
     if (level, name) == (SOL_SOCKET, SO_BINDTODEVICE) {
         return bind_to_device(core, id, value);
     }
@@ -107,6 +111,15 @@ fn set_of(
         _ => return Err(Instead::Linux),
     }
     Ok(())
+}
+
+/// Whether a `struct in6_flowlabel_req` asks that a connection sends the label that it receives
+/// (`IPV6_FL_F_REFLECT`), which IX does not.
+fn reflects(request: &[u8]) -> bool {
+    const FLAGS_AT: usize = 22;
+    const REFLECT: u16 = 4;
+    let flags = request.get(FLAGS_AT..).and_then(|flags| flags.first_chunk());
+    flags.is_some_and(|flags| u16::from_ne_bytes(*flags) & REFLECT != 0)
 }
 
 /// `SO_BINDTODEVICE`. A device of the dataplane, which Linux need not have, makes the socket IX's.
@@ -223,6 +236,16 @@ fn changed_of(core: &mut Core, (fd, id): (RawFd, Id), (level, name): (i32, i32))
         }
         (IPPROTO_IPV6, libc::IPV6_RECVTCLASS) if !is_tcp => {
             options.v6.tells_tos = read(name) != 0;
+        }
+        (IPPROTO_IPV6, libc::IPV6_FLOWINFO) if !is_tcp => {
+            options.v6.tells_flow_info = read(name) != 0;
+        }
+        (IPPROTO_IPV6, libc::IPV6_FLOWINFO_SEND) => {
+            options.v6.heeds_flow_info = read(name) != 0;
+        }
+        (IPPROTO_IPV6, IPV6_AUTOFLOWLABEL) => {
+            options.v6.labels_flows = read(name) != 0;
+            tell = true;
         }
         (IPPROTO_IP, IP_RECVERR) | (IPPROTO_IPV6, IPV6_RECVERR) => {
             let wants = number(fd, level, name) != 0;

@@ -36,12 +36,12 @@ pub const TABLE: &[Row] = &[
     ),
     (
         "recvmsg with control messages",
-        "IP_PKTINFO and IPV6_RECVPKTINFO with the number of the device's Linux interface in the program's network namespace (0 for a memif, which has none); MSG_ERRQUEUE with the ICMP error, its sender, and the bytes of the datagram that it quotes (64 messages a socket; of a connection only what ended the attempt, without bytes). SO_TIMESTAMP, SO_TIMESTAMPNS and SO_TIMESTAMPING's software times of received datagrams: when the cycle found them; IP_RECVTTL, IP_RECVTOS, IPV6_RECVHOPLIMIT and IPV6_RECVTCLASS of datagrams; TCP_INQ. Other control messages (timestamps, hop limits and types of service of a connection, IPV6_FLOWINFO) are not delivered; the log says so once",
-        "corners packet_info, packet_info_v6, told_fields, refused, complaints, stamps, left",
+        "IP_PKTINFO and IPV6_RECVPKTINFO with the number of the device's Linux interface in the program's network namespace (0 for a memif, which has none); MSG_ERRQUEUE with the ICMP error, its sender, and the bytes of the datagram that it quotes (64 messages a socket; of a connection only what ended the attempt, without bytes). SO_TIMESTAMP, SO_TIMESTAMPNS and SO_TIMESTAMPING's software times of received datagrams: when the cycle found them; IP_RECVTTL, IP_RECVTOS, IPV6_RECVHOPLIMIT, IPV6_RECVTCLASS and IPV6_FLOWINFO of datagrams; TCP_INQ. Other control messages (timestamps, hop limits and types of service of a connection) are not delivered; the log says so once",
+        "corners packet_info, packet_info_v6, told_fields, labels, refused, complaints, stamps, left",
     ),
     (
         "sendmsg with control messages",
-        "IP_TTL, IP_TOS, IPV6_HOPLIMIT (0 is sent as 1), IPV6_TCLASS, IPV6_DONTFRAG, IP_PKTINFO and IPV6_PKTINFO with the address and the interface of the route to the peer, otherwise ENETUNREACH (ENODEV: no such interface). Others: EINVAL",
+        "IP_TTL, IP_TOS, IPV6_HOPLIMIT (0 is sent as 1), IPV6_TCLASS, IPV6_FLOWINFO, IPV6_DONTFRAG, IP_PKTINFO and IPV6_PKTINFO with the address and the interface of the route to the peer, otherwise ENETUNREACH (ENODEV: no such interface). Others: EINVAL",
         "corners marks, packet_info, packet_info_v6",
     ),
     (
@@ -72,7 +72,7 @@ pub const TABLE: &[Row] = &[
     ),
     (
         "setsockopt: in force on IX",
-        "SO_REUSEADDR, SO_REUSEPORT, SO_KEEPALIVE, SO_RCVTIMEO, SO_SNDTIMEO, SO_LINGER, SO_SNDBUF, SO_RCVBUF (TCP: at most 512 KB and what `rcv_buffers` allows, from the first window on; without these options the buffers grow), SO_RCVLOWAT, IPV6_V6ONLY, TCP_NODELAY (without it Nagle's algorithm, as on Linux), TCP_CORK, TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_KEEPCNT, TCP_USER_TIMEOUT (in steps of a tenth of a second), IP_TTL and IP_TOS (except its lower two bits; TCP: not of the first segment), IPV6_UNICAST_HOPS and IPV6_TCLASS likewise, IP_PKTINFO, IPV6_RECVPKTINFO, IP_RECVERR, IPV6_RECVERR, IP_MTU_DISCOVER, IPV6_MTU_DISCOVER and IPV6_DONTFRAG (UDP; connections always search), TCP_DEFER_ACCEPT, TCP_SYNCNT, TCP_NOTSENT_LOWAT, TCP_WINDOW_CLAMP, SO_MAX_PACING_RATE (TCP; of payload), TCP_MAXSEG before connecting (of sent segments; the peer is told the device's)",
+        "SO_REUSEADDR, SO_REUSEPORT, SO_KEEPALIVE, SO_RCVTIMEO, SO_SNDTIMEO, SO_LINGER, SO_SNDBUF, SO_RCVBUF (TCP: at most 512 KB and what `rcv_buffers` allows, from the first window on; without these options the buffers grow), SO_RCVLOWAT, IPV6_V6ONLY, TCP_NODELAY (without it Nagle's algorithm, as on Linux), TCP_CORK, TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_KEEPCNT, TCP_USER_TIMEOUT (in steps of a tenth of a second), IP_TTL and IP_TOS (except its lower two bits; TCP: not of the first segment), IPV6_UNICAST_HOPS and IPV6_TCLASS likewise, IPV6_AUTOFLOWLABEL and IPV6_FLOWINFO_SEND (TCP: not of the first segment), IPV6_FLOWINFO (UDP), IPV6_FLOWLABEL_MGR (Linux leases the label; IPV6_FL_F_REFLECT: ENOPROTOOPT), IP_PKTINFO, IPV6_RECVPKTINFO, IP_RECVERR, IPV6_RECVERR, IP_MTU_DISCOVER, IPV6_MTU_DISCOVER and IPV6_DONTFRAG (UDP; connections always search), TCP_DEFER_ACCEPT, TCP_SYNCNT, TCP_NOTSENT_LOWAT, TCP_WINDOW_CLAMP, SO_MAX_PACING_RATE (TCP; of payload), TCP_MAXSEG before connecting (of sent segments; the peer is told the device's)",
         "corners options, buffers, corks, nagle, marks, packet_info, refused, user_timeout, keepalive, defers, attempts, unsent, long_datagrams, fields_v6",
     ),
     (

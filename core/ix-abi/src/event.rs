@@ -1,18 +1,28 @@
 //! Event conditions as typed values, and their encoding in an [`EventSlot`].
 use crate::call::{addr, words};
 use crate::{Addr, CallError, Cookie, DeadReason, Endpoint, EventSlot, Handle};
-use crate::{event_kind, migrated, revoke};
+use crate::{event_kind, flow_opt, migrated, revoke};
 use core::fmt;
 
 /// What else is told of a received datagram. One number, because events are taken apart for each
 /// message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct DatagramNotes(u32);
+pub struct DatagramNotes(u64);
 
 impl DatagramNotes {
     /// Of a datagram with this hop limit and type of service, of which so many pieces follow.
     pub const fn new(hops: u8, tos: u8, follows: u16) -> Self {
-        Self(hops as u32 | (tos as u32) << 8 | (follows as u32) << 16)
+        Self(hops as u64 | (tos as u64) << 8 | (follows as u64) << 16)
+    }
+
+    /// The same with this flow label (RFC 6437), of which 20 bits count.
+    pub const fn with_label(self, label: u32) -> Self {
+        Self(self.0 & 0xffff_ffff | ((label & flow_opt::FLOW_LABEL_MAX as u32) as u64) << 32)
+    }
+
+    /// The same with so many pieces that follow.
+    pub const fn with_follows(self, follows: u16) -> Self {
+        Self(self.0 & !0xffff_0000 | (follows as u64) << 16)
     }
 
     /// Its time to live, or hop limit.
@@ -23,6 +33,11 @@ impl DatagramNotes {
     /// Its type of service, or traffic class.
     pub const fn tos(self) -> u8 {
         (self.0 >> 8) as u8
+    }
+
+    /// Its flow label; 0: none, as over IPv4.
+    pub const fn label(self) -> u32 {
+        (self.0 >> 32) as u32
     }
 
     /// Pieces of the datagram that follow in the same array, each with an event of its own. A
@@ -334,7 +349,7 @@ impl Event {
                 EventSlot {
                     kind: event_kind::UDP_RECV,
                     code: notes.0 as u16,
-                    notes: [notes.follows(), 0, 0],
+                    notes: [notes.follows(), notes.label() as u16, (notes.label() >> 16) as u16],
                     len: data.len,
                     cookie,
                     handle: high,
@@ -438,7 +453,9 @@ impl Event {
                 Event::Dead { cookie, handle, reason: DeadReason::from_code(slot.code) }
             }
             event_kind::UDP_RECV => {
-                let notes = DatagramNotes(slot.code as u32 | (slot.notes[0] as u32) << 16);
+                let [follows, label_low, label_high] = slot.notes;
+                let notes = DatagramNotes::new(slot.code as u8, (slot.code >> 8) as u8, follows)
+                    .with_label(label_low as u32 | (label_high as u32) << 16);
                 Event::UdpRecv { cookie, peer, local: addr(slot.handle, slot.more), data, notes }
             }
             event_kind::UDP_SENT => Event::UdpSent { cookie },

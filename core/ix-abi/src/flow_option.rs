@@ -33,6 +33,9 @@ pub enum FlowOption {
     Pace(u32),
     /// How a UDP socket sends to groups.
     Multicast(MulticastOption),
+    /// Flow label of IPv6 packets (RFC 6437), up to 0xfffff; 0: none. `None`: one of its own for
+    /// each flow.
+    FlowLabel(Option<u32>),
 }
 
 /// How a UDP socket sends to groups: [`flow_opt::MULTICAST`].
@@ -103,6 +106,8 @@ impl FlowOption {
             FlowOption::Closed => [flow_opt::CLOSED, 1],
             FlowOption::Pace(rate) => [flow_opt::PACE, rate as u64],
             FlowOption::Multicast(how) => [flow_opt::MULTICAST, how.word()],
+            FlowOption::FlowLabel(Some(label)) => [flow_opt::FLOW_LABEL, label as u64],
+            FlowOption::FlowLabel(None) => [flow_opt::FLOW_LABEL, flow_opt::FLOW_LABEL_AUTO],
         }
     }
 
@@ -134,6 +139,10 @@ impl FlowOption {
                 Ok(how) => FlowOption::Multicast(how),
                 Err(error) => return Err(error),
             },
+            (flow_opt::FLOW_LABEL, flow_opt::FLOW_LABEL_AUTO) => FlowOption::FlowLabel(None),
+            (flow_opt::FLOW_LABEL, 0..=flow_opt::FLOW_LABEL_MAX) => {
+                FlowOption::FlowLabel(Some(value as u32))
+            }
             _ => return Err(CallError::Invalid),
         })
     }

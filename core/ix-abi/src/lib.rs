@@ -164,8 +164,8 @@ pub mod call_op {
     /// call of Linux only if the thread sleeps.
     pub const SIGNAL: u32 = 28;
     /// args: UDP socket id, option ([`crate::flow_opt::DSCP`], [`crate::flow_opt::HOP_LIMIT`],
-    /// [`crate::flow_opt::FRAGMENT_BYTES`] or [`crate::flow_opt::MULTICAST`]), value. Applies to
-    /// datagrams that are sent later.
+    /// [`crate::flow_opt::FRAGMENT_BYTES`], [`crate::flow_opt::MULTICAST`] or
+    /// [`crate::flow_opt::FLOW_LABEL`]), value. Applies to datagrams that are sent later.
     pub const UDP_SET_OPT: u32 = 29;
     /// As `CONNECT`, from a local address that the application chooses. args: cookie, address high,
     /// address low, port | congestion control << 16 | local port << 32, local address high, low.
@@ -317,6 +317,15 @@ pub mod flow_opt {
     pub const MULTICAST_STAYS: u64 = 2;
     /// In [`crate::flow_opt::MULTICAST`]: where the device is.
     pub const MULTICAST_DEVICE_AT: u64 = 8;
+    /// Flow label of the IPv6 packets (RFC 6437): 0 for none, a label up to
+    /// [`crate::flow_opt::FLOW_LABEL_MAX`], or [`crate::flow_opt::FLOW_LABEL_AUTO`] (default) for
+    /// one that nobody can guess, of each flow its own. Segments of a connection that leave before
+    /// the option is set, such as its SYN, have the label of `FLOW_LABEL_AUTO`. IPv4 has none.
+    pub const FLOW_LABEL: u64 = 15;
+    /// The largest flow label.
+    pub const FLOW_LABEL_MAX: u64 = 1048575;
+    /// In [`crate::flow_opt::FLOW_LABEL`]: a label of its own for each flow.
+    pub const FLOW_LABEL_AUTO: u64 = 1048576;
     /// Congestion control: one of the four below. DCTCP needs a flow that uses ECN.
     pub const CONGESTION: u64 = 3;
     /// CUBIC (RFC 9438).
@@ -350,7 +359,8 @@ pub mod event_kind {
     /// A datagram: `cookie` of the socket, `data`, `len`, `addr` and `port` of the sender; `handle`
     /// and `more` are high and low half of the address that it was sent to (`local_addr`).
     /// The low octet of `code` is its hop limit, the high one its type of service. The first of
-    /// `notes` is the number of events that follow with other pieces of the same datagram.
+    /// `notes` is the number of events that follow with other pieces of the same datagram; the
+    /// second and the third are low and high half of its IPv6 flow label.
     pub const UDP_RECV: u16 = 7;
     /// The memory of a sent datagram is free again: `cookie` of the call.
     pub const UDP_SENT: u16 = 8;

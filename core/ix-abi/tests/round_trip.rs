@@ -23,7 +23,7 @@ fn error() -> impl Strategy<Value = CallError> {
 
 /// An option of each kind, with any value that it can have.
 fn option() -> impl Strategy<Value = FlowOption> {
-    (any::<u32>(), congestion(), 0..14).prop_map(|(value, congestion, kind)| match kind {
+    (any::<u32>(), congestion(), 0..15).prop_map(|(value, congestion, kind)| match kind {
         0 => FlowOption::Nagle(value % 2 == 1),
         1 => FlowOption::KeepaliveS(value as u16 & 0x7fff),
         2 => FlowOption::UserTimeoutMs(value),
@@ -40,6 +40,7 @@ fn option() -> impl Strategy<Value = FlowOption> {
             stays: value & 2 == 2,
             device: (value as u8).checked_sub(1),
         }),
+        14 => FlowOption::FlowLabel((value % 7 > 0).then_some(value & 0xf_ffff)),
         9 => FlowOption::FragmentBytes((value as u16).max(68) * u16::from(value % 7 > 0)),
         _ => FlowOption::SegmentBytes((value as u16).max(88) * u16::from(value % 7 > 0)),
     })
@@ -124,7 +125,8 @@ fn event() -> impl Strategy<Value = Event> {
                 peer,
                 local,
                 data,
-                notes: DatagramNotes::new(data.len as u8, data.addr as u8, data.len as u16),
+                notes: DatagramNotes::new(data.len as u8, data.addr as u8, data.len as u16)
+                    .with_label(group),
             },
             8 => Event::UdpSent { cookie },
             9 => Event::UdpError { cookie, peer, why, icmp, quoted: data },

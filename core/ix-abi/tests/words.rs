@@ -157,6 +157,9 @@ fn options() {
             FlowOption::Multicast(MulticastOption { loops: false, stays: true, device: Some(3) }),
             [14, 0x402],
         ),
+        (FlowOption::FlowLabel(Some(0)), [15, 0]),
+        (FlowOption::FlowLabel(Some(0xf_ffff)), [15, 0xf_ffff]),
+        (FlowOption::FlowLabel(None), [15, 1 << 20]),
     ] {
         assert_eq!(option.encode(), words, "{option:?}");
         assert_eq!(FlowOption::decode(words[0], words[1]), Ok(option));
@@ -276,12 +279,12 @@ fn events() {
                 peer: PEER,
                 local: WIDE.addr,
                 data,
-                notes: DatagramNotes::new(64, 8, 2),
+                notes: DatagramNotes::new(64, 8, 2).with_label(0xa_1234),
             },
             EventSlot {
                 kind: 7,
                 code: 0x0840,
-                notes: [2, 0, 0],
+                notes: [2, 0x1234, 0xa],
                 cookie,
                 data: 0x9000,
                 len: 1460,

@@ -52,6 +52,8 @@ pub struct UdpSocket {
     /// 0: it sends with DF set. Else without, and what is longer than this (bytes with IP header)
     /// in fragments.
     pub fragment_bytes: u16,
+    /// IPv6 flow label of what it sends; `None`: one of its own for each peer.
+    pub label: Option<u32>,
     /// How it sends to groups.
     pub to_groups: ToGroups,
     /// It has named sources of groups.
@@ -223,6 +225,7 @@ impl UdpTable {
             tos,
             ttl,
             fragment_bytes,
+            label: None,
             to_groups,
             listens,
         };

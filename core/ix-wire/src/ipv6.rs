@@ -8,6 +8,13 @@ pub use fragment::{KEPT_BYTES, Kept, kept_headers, make_whole};
 pub const HEADER_BYTES: usize = 40;
 /// The bits of the flow label in the first word (RFC 8200 section 3).
 const LABEL_MASK: u32 = 0x000f_ffff;
+
+/// The flow label of a frame with an IPv6 packet; 0 if the frame is too short.
+#[inline]
+pub fn label_of(frame: &[u8]) -> u32 {
+    let first = frame.get(crate::ethernet::HEADER_BYTES..).and_then(|ip| ip.first_chunk());
+    first.map_or(0, |first| u32::from_be_bytes(*first) & LABEL_MASK)
+}
 /// Next Header of ICMPv6.
 pub const PROTOCOL_ICMP: u8 = 58;
 /// The MTU that every link has at least (RFC 8200 section 5).

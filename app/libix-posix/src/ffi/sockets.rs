@@ -97,7 +97,9 @@ pub unsafe extern "C" fn connect(fd: c_int, address: *const sockaddr, len: sockl
         let Ok(to) = (unsafe { mem::read_address(address, len) }) else {
             return linux(fd, on_linux);
         };
-        let outcome = ops::connect(fd, to);
+        // SAFETY: it was read just now.
+        let flow_info = unsafe { mem::flow_info(address, len) };
+        let outcome = ops::connect(fd, to, flow_info);
         announce::connects(fd, to, outcome);
         answer(fd, outcome.map(|()| 0), || on_linux() as isize) as c_int
     })

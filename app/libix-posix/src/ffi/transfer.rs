@@ -6,7 +6,7 @@ use crate::mem::{self, Gather, Scatter, is_possible};
 use crate::ops::{Instead, Outcome};
 use crate::receive::{self, Received};
 use crate::send::Destination;
-use crate::{cancel, cmsg, log, real, send, signals};
+use crate::{cancel, cmsg, family, log, real, send, signals};
 use core::ptr::null_mut;
 use libc::{
     MSG_NOSIGNAL, MSG_WAITFORONE, c_int, c_uint, c_void, iovec, mmsghdr, msghdr, off_t, size_t,
@@ -427,7 +427,10 @@ unsafe fn destination(to: *const sockaddr, len: socklen_t) -> Result<Destination
     Ok(match unsafe { mem::family(to, len) } {
         None | Some(libc::AF_UNSPEC) => Ok(None),
         // SAFETY: the program passes an address and its length.
-        Some(_) => unsafe { mem::read_address(to, len) }.map(Some),
+        Some(_) => unsafe {
+            let flow_info = mem::flow_info(to, len);
+            mem::read_address(to, len).map(|at| Some(family::with_flow_info(at, flow_info)))
+        },
     })
 }
 

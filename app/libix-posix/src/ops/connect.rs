@@ -17,8 +17,8 @@ use std::time::Instant;
 /// Most turns of a connection to an own address: SYN, SYN-ACK and ACK take one each.
 const NEAR_TURNS: usize = 4;
 
-/// `connect`.
-pub fn connect(fd: RawFd, to: SocketAddr) -> Outcome<()> {
+/// `connect`. `flow_info` is the address's, in host byte order.
+pub fn connect(fd: RawFd, to: SocketAddr, flow_info: u32) -> Outcome<()> {
     signals::reset();
     let mut core = lock();
     let id = socket_of(&mut core, fd)?;
@@ -40,6 +40,9 @@ pub fn connect(fd: RawFd, to: SocketAddr) -> Outcome<()> {
     let timeout = socket.options.send_timeout;
     if is_broadcast && !socket.is_tcp() && !socket.options.broadcast {
         return Err(libc::EACCES.into());
+    }
+    if is_undecided && socket.ipv6 {
+        socket.has_peer_flow_info(flow_info);
     }
     match &mut socket.kind {
         Kind::Linux | Kind::Lost => return Err(Instead::Linux),

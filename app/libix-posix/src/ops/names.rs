@@ -60,10 +60,14 @@ pub fn peer_name(fd: RawFd) -> Outcome<(SocketAddr, bool)> {
     match &mut socket.kind {
         Kind::Linux | Kind::Idle { .. } | Kind::Lost => Err(Instead::Linux),
         Kind::Listener(_) => Err(libc::ENOTCONN.into()),
-        Kind::Datagrams(udp) => Ok((udp.peer.ok_or(libc::ENOTCONN)?, ipv6)),
+        Kind::Datagrams(udp) => {
+            let peer = udp.peer.ok_or(libc::ENOTCONN)?;
+            Ok((socket.told_peer(peer), ipv6))
+        }
         Kind::Stream(stream) => {
             let gone = stream.phase == Phase::Dead || stream.is_connecting();
-            if gone { Err(libc::ENOTCONN.into()) } else { Ok((stream.peer, ipv6)) }
+            let peer = stream.peer;
+            if gone { Err(libc::ENOTCONN.into()) } else { Ok((socket.told_peer(peer), ipv6)) }
         }
     }
 }

@@ -1624,6 +1624,7 @@ int main(int argc, char **argv)
         {"families", families, AF_INET6}, {"dual", dual, AF_INET6},
         {"one_family", one_family, AF_INET6}, {"dual_datagrams", dual_datagrams, AF_INET6},
         {"packet_info_v6", packet_info_v6, AF_INET6}, {"fields_v6", fields_v6, AF_INET6},
+        {"labels", labels, AF_INET6}, {"labels_of_connections", labels_of_connections, AF_INET6},
     };
     /* Cases that only some Linux kernels can run are named on the command line. */
     if (argc > 5 && !strcmp(argv[5], "dctcp"))

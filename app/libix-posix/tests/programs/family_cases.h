@@ -340,3 +340,207 @@ static void fields_v6(void)
     close(fds[1]);
     tell("close");
 }
+
+/* Options about flow labels, of any socket. */
+static void label_options(int fd)
+{
+    static const int names[] = {AUTO_FLOW_LABEL, FLOW_INFO, FLOW_INFO_SEND};
+    static const int values[] = {0, 1, 2, -1, 0};
+    int value;
+    for (int n = 0; n < 3; n++) {
+        socklen_t len = sizeof value;
+        SAY(getsockopt(fd, IPPROTO_IPV6, names[n], &value, &len));
+        SAY(value);
+        for (unsigned v = 0; v < sizeof values / sizeof values[0]; v++) {
+            SAY(setsockopt(fd, IPPROTO_IPV6, names[n], &values[v], sizeof value));
+            SAY(getsockopt(fd, IPPROTO_IPV6, names[n], &value, &len));
+            SAY(value);
+        }
+    }
+    /* A label of its own (IPV6_FL_A_GET, IPV6_FL_F_CREATE, IPV6_FL_S_ANY). */
+    struct label_request request = {.label = htonl(0x777), .share = 255, .flags = 1};
+    request.to = address(peer_ip, 0).sin6_addr;
+    SAY(setsockopt(fd, IPPROTO_IPV6, FLOW_LABELS, &request, sizeof request));
+    SAY(setsockopt(fd, IPPROTO_IPV6, FLOW_LABELS, &request, 10));
+    request.label = htonl(0x100000);
+    SAY(setsockopt(fd, IPPROTO_IPV6, FLOW_LABELS, &request, sizeof request));
+}
+
+static int set_v6(int fd, int name, int value)
+{
+    return setsockopt(fd, IPPROTO_IPV6, name, &value, sizeof value);
+}
+
+static unsigned flow_of_peer(int fd)
+{
+    struct inet at = {0};
+    socklen_t len = sizeof at;
+    getpeername(fd, (struct sockaddr *)&at, &len);
+    return ntohl(at.flow);
+}
+
+/* Sends a datagram whose control message names flow information. */
+static long send_with_flow(int fd, struct inet *to, unsigned flow, int len)
+{
+    char room[CMSG_SPACE(4)] = {0};
+    struct iovec piece = {"f", 1};
+    struct msghdr message = {.msg_iov = &piece, .msg_iovlen = 1, .msg_name = to,
+                             .msg_namelen = sizeof *to, .msg_control = room,
+                             .msg_controllen = sizeof room};
+    struct cmsghdr *head = CMSG_FIRSTHDR(&message);
+    *head = (struct cmsghdr){CMSG_LEN(len), IPPROTO_IPV6, FLOW_INFO};
+    *(unsigned *)CMSG_DATA(head) = htonl(flow);
+    return sendmsg(fd, &message, 0);
+}
+
+/* Flow labels of datagrams, as the peer sees them and as they are told here. */
+static void labels(void)
+{
+    int fd = socket(AF_INET6, SOCK_DGRAM, 0), other = socket(AF_INET6, SOCK_DGRAM, 0);
+    struct inet at = address(own_ip, 0);
+    label_options(fd);
+    close(fd);
+    fd = socket(AF_INET6, SOCK_DGRAM, 0);
+    SAY(bind(fd, (struct sockaddr *)&at, sizeof at));
+    SAY(bind(other, (struct sockaddr *)&at, sizeof at));
+    struct inet to = address(peer_ip, tell("udp %d", port_of(fd)));
+#define SEND(from) sendto(from, "x", 1, 0, (struct sockaddr *)&to, sizeof to)
+    /* Of each flow its own, always the same. */
+    SAY(SEND(fd));
+    long first = tell("ulabel");
+    SAY(first > 0);
+    SAY(SEND(fd));
+    SAY(tell("ulabel") == first);
+    SAY(SEND(other));
+    long second = tell("ulabel");
+    SAY(second > 0 && second != first);
+    /* A label that the program names counts only if it says so. */
+    to.flow = htonl(0xab12345);
+    SAY(SEND(fd));
+    SAY(tell("ulabel") == first);
+    SAY(set_v6(fd, FLOW_INFO_SEND, 1));
+    SAY(SEND(fd));
+    SAY(tell("ulabel"));
+    SAY(SEND(other));
+    SAY(tell("ulabel") == second);
+    SAY(SEND(fd));
+    SAY(tell("umarks"));
+    SAY(send_with_flow(fd, &to, 0x54321, 4));
+    SAY(tell("ulabel"));
+    SAY(send_with_flow(other, &to, 0x54321, 4));
+    SAY(tell("ulabel"));
+    SAY(send_with_flow(fd, &to, 0x54321, 3));
+    to.flow = 0;
+    SAY(SEND(fd));
+    SAY(tell("ulabel") == first);
+    /* None. */
+    SAY(set_v6(fd, AUTO_FLOW_LABEL, 0));
+    SAY(SEND(fd));
+    SAY(tell("ulabel"));
+    to.flow = htonl(7);
+    SAY(SEND(fd));
+    SAY(tell("ulabel"));
+    /* The peer's. */
+    to.flow = htonl(0xff00009);
+    SAY(connect(fd, (struct sockaddr *)&to, sizeof to));
+    SAY(flow_of_peer(fd));
+    SAY(send(fd, "x", 1, 0));
+    SAY(tell("ulabel"));
+    to.flow = 0;
+    SAY(SEND(fd));
+    SAY(tell("ulabel"));
+    SAY(set_v6(fd, FLOW_INFO_SEND, 0));
+    SAY(flow_of_peer(fd));
+    SAY(send(fd, "x", 1, 0));
+    SAY(tell("ulabel"));
+    SAY(set_v6(fd, AUTO_FLOW_LABEL, 1));
+    SAY(connect(fd, (struct sockaddr *)&to, sizeof to));
+    SAY(send(fd, "x", 1, 0));
+    /* Linux has another one for a connected socket. */
+    SAY(tell("ulabel") > 0);
+    /* What is received. */
+    char room[100];
+    struct inet from;
+    struct iovec piece = {buffer, 10};
+    struct msghdr message = {.msg_iov = &piece, .msg_iovlen = 1, .msg_name = &from};
+    static const int flows[] = {0, 1, 0xfffff};
+    SAY(set_v6(fd, FLOW_INFO, 1));
+    for (int i = 0; i < 6; i++) {
+        tell("uflow %d", flows[i % 3]);
+        tell("ufields %d", i < 3 ? 64 << 8 : 64 << 8 | 0xb8);
+        receive_with(fd, "usend 5", &message, room, sizeof room);
+        struct cmsghdr *head = CMSG_FIRSTHDR(&message);
+        SAY(head && head->cmsg_type == FLOW_INFO);
+        /* The peer's own label of the flow is not known. */
+        if (head && flows[i % 3])
+            SAY(ntohl(*(unsigned *)CMSG_DATA(head)));
+        SAY(from.flow);
+    }
+    SAY(set_v6(fd, FLOW_INFO, 0));
+    receive_with(fd, "usend 5", &message, room, sizeof room);
+    SAY(message.msg_controllen);
+    close(fd);
+    close(other);
+    tell("uclose");
+}
+
+/* The label of what a connection sends; twice, because it stays. */
+static void label_of_connection(int fd, long *label)
+{
+    SAY(tell("hear"));
+    for (int i = 0; i < 2; i++) {
+        SAY(write(fd, "12345", 5));
+        SAY(tell("recv 5"));
+        label[i] = tell("label");
+    }
+}
+
+/* Flow labels of connections. */
+static void labels_of_connections(void)
+{
+    long last = 0, label[2];
+    int fd = tcp();
+    label_options(fd);
+    close(fd);
+    for (int i = 0; i < 5; i++) {
+        struct inet to = address(peer_ip, tell("listen 8"));
+        printf("connection %d\n", i);
+        fd = tcp();
+        if (i > 1)
+            SAY(set_v6(fd, FLOW_INFO_SEND, i > 2));
+        if (i == 4)
+            SAY(set_v6(fd, AUTO_FLOW_LABEL, 0));
+        to.flow = i == 4 ? 0 : htonl(0xff23456);
+        SAY(connect(fd, (struct sockaddr *)&to, sizeof to));
+        SAY(tell("accept"));
+        label_of_connection(fd, label);
+        SAY(label[0] == label[1]);
+        if (i > 2) {
+            SAY(label[0]);
+            SAY(flow_of_peer(fd));
+        } else {
+            SAY(label[0] > 0 && label[0] != last);
+        }
+        last = label[0];
+        SAY(set_v6(fd, AUTO_FLOW_LABEL, 0));
+        label_of_connection(fd, label);
+        SAY(label[1]);
+        SAY(set_v6(fd, AUTO_FLOW_LABEL, 1));
+        label_of_connection(fd, label);
+        SAY(label[1] == last);
+        close(fd);
+        tell("close");
+        tell("unlisten");
+    }
+    /* A connection that the peer has begun. */
+    int l = listener(own_ip, 4);
+    SAY(tell("dial %d", port_of(l)));
+    SAY(soon(l, POLLIN));
+    fd = accept(l, NULL, NULL);
+    close(l);
+    label_of_connection(fd, label);
+    SAY(label[0] > 0 && label[0] == label[1] && label[0] != last);
+    SAY(flow_of_peer(fd));
+    close(fd);
+    tell("close");
+}

@@ -410,6 +410,8 @@ static void lacks(void)
     int fd = dialled();
     for (unsigned i = 0; i < sizeof lacking / sizeof lacking[0]; i++)
         SAY(setsockopt(fd, lacking[i].level, lacking[i].name, room, sizeof room));
+    struct label_request reflect = {.share = 255, .flags = 4 /* IPV6_FL_F_REFLECT */};
+    SAY(setsockopt(fd, IPPROTO_IPV6, FLOW_LABELS, &reflect, sizeof reflect));
     close(fd);
     struct inet to = address(peer_ip, 9);
     fd = tcp();

@@ -154,6 +154,36 @@ static long marks_of(int fd)
     return 1000l * ttl + tos;
 }
 
+/* Linux's numbers, which the C library's headers lack. */
+#define FLOW_INFO 11 /* IPV6_FLOWINFO */
+#define FLOW_LABELS 32 /* IPV6_FLOWLABEL_MGR */
+#define FLOW_INFO_SEND 33 /* IPV6_FLOWINFO_SEND */
+#define AUTO_FLOW_LABEL 70 /* IPV6_AUTOFLOWLABEL */
+
+/* struct in6_flowlabel_req */
+struct label_request {
+    struct in6_addr to;
+    unsigned label;
+    unsigned char action, share;
+    unsigned short flags, expires, linger;
+    unsigned none;
+};
+
+/* Receives a datagram; its flow label. */
+static long label_of_datagram(int fd)
+{
+    char byte, room[100];
+    struct iovec piece = {&byte, 1};
+    struct msghdr message = {.msg_iov = &piece, .msg_iovlen = 1, .msg_control = room,
+                             .msg_controllen = sizeof room};
+    if (recvmsg(fd, &message, 0) < 0)
+        return -errno;
+    for (struct cmsghdr *head = CMSG_FIRSTHDR(&message); head; head = CMSG_NXTHDR(&message, head))
+        if (head->cmsg_level == IPPROTO_IPV6 && head->cmsg_type == FLOW_INFO)
+            return ntohl(*(unsigned *)CMSG_DATA(head)) & 0xfffff;
+    return 0;
+}
+
 /* Makes a socket drop everything that arrives for it. */
 static int deafen(int fd)
 {
@@ -450,6 +480,21 @@ static int serve(int port, int many)
             answer = recv(u, bytes, sizeof bytes, 0);
         } else if (!strcmp(word, "umarks")) {
             answer = marks_of(u);
+        } else if (!strcmp(word, "ulabel")) {
+            setsockopt(u, IPPROTO_IPV6, FLOW_INFO, &one, sizeof one);
+            answer = label_of_datagram(u);
+        } else if (!strcmp(word, "uflow")) {
+            /* Flow information of what it sends from now on. */
+            setsockopt(u, IPPROTO_IPV6, FLOW_INFO_SEND, &one, sizeof one);
+            to.flow = htonl(number);
+        } else if (!strcmp(word, "hear")) {
+            answer = setsockopt(d, IPPROTO_IPV6, FLOW_INFO, &one, sizeof one);
+        } else if (!strcmp(word, "label")) {
+            /* The flow label of the latest segment, after "hear". */
+            struct label_request request = {.flags = 8 /* IPV6_FL_F_REMOTE */};
+            socklen_t room = sizeof request;
+            answer = getsockopt(d, IPPROTO_IPV6, FLOW_LABELS, &request, &room);
+            answer = answer < 0 ? -errno : ntohl(request.label);
         } else if (!strcmp(word, "watch") || !strcmp(word, "uwatch")) {
             /* From now on a raw socket receives the packets to this port. */
             close(raw);

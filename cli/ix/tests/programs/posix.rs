@@ -376,7 +376,7 @@ fn options_that_ix_lacks_are_refused_and_named() {
         net.start(&[program, "run", &own, &peer, &port, "lacks"]).process.wait(PATIENCE);
     assert!(status.success(), "{lines:#?}");
     let count = |text: &str| lines.iter().filter(|line| line.contains(text)).count();
-    assert_eq!(count(": -1 ENOPROTOOPT"), 8, "{lines:#?}");
+    assert_eq!(count(": -1 ENOPROTOOPT"), 9, "{lines:#?}");
     assert_eq!(count("sockets of IX have no option "), 8, "{lines:#?}");
     assert_eq!(count("option TCP_MD5SIG:"), 1, "{lines:#?}");
     assert_eq!(count("MSG_FASTOPEN, (struct sockaddr *)&to, sizeof to): -1 EOPNOTSUPP"), 1);

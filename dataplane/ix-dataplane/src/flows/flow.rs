@@ -111,9 +111,10 @@ pub struct TcpSocket {
     pub owner: AttachmentId,
     /// Listener slot of a passive open.
     pub listener: u16,
-    /// Identification of its last packet. They count within the flow: device and Linux then see
-    /// that packets follow each other, and no peer sees how many others there are.
-    pub ident: u16,
+    /// Over IPv4 the identification of its last packet, of 16 bits. They count within the flow:
+    /// device and Linux then see that packets follow each other, and no peer sees how many others
+    /// there are. Over IPv6 the label of its packets, or [`LABEL_AUTO`].
+    pub ident: u32,
     /// Device.
     pub port: u8,
     /// Hop limit of its packets.
@@ -146,7 +147,10 @@ impl Flow {
     pub fn new(tcb: Tcb<Payload>, hash: u64, port: u8, holder: Holder, now_us: u64) -> Flow {
         // It tells nothing that the sequence number in the same packet does not tell. Not from the
         // hash: no peer may learn where a flow is in the table.
-        let ident = tcb.snd_una().0 as u16;
+        let ident = match tcb.tuple().remote.is_v6() {
+            true => LABEL_AUTO,
+            false => u32::from(tcb.snd_una().0 as u16),
+        };
         let socket = TcpSocket {
             id: FlowId { group: 0, slot: 0, generation: 0 },
             sendq: SendQueue::default(),
@@ -192,6 +196,9 @@ impl Flow {
         }
     }
 }
+
+/// No flow label: that which is made of the flow's hash.
+pub const LABEL_AUTO: u32 = ix_abi::flow_opt::FLOW_LABEL_AUTO as u32;
 
 /// A unit of `TcpSocket::born` is 2^16 µs: enough for eight years.
 const BORN_SHIFT: u32 = 16;

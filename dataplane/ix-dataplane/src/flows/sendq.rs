@@ -6,7 +6,9 @@ use ix_proto::crossing::AttachmentId;
 use std::cell::Cell;
 use std::collections::VecDeque;
 
+/// Without padding, because each flow has two.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C, packed(4))]
 struct Piece {
     addr: u64,
     len: u32,

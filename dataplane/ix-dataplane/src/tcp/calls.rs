@@ -4,7 +4,7 @@ use super::listeners::{ListenError, Listening};
 use super::{Tcp, TcpContext};
 use crate::calls::Answer;
 use crate::context::Context;
-use crate::flows::flow::{Flow, Holder, Payload, Waits};
+use crate::flows::flow::{Flow, Holder, LABEL_AUTO, Payload, Waits};
 use crate::flows::group::FlowGroup;
 use crate::flows::handle::FlowId;
 use crate::flows::{Flows, touch};
@@ -169,6 +169,10 @@ impl Tcp {
             FlowOption::UserTimeoutMs(ms) => flow.tcb.set_user_timeout(ms),
             // RFC 9293 sections 3.9.1.9 and 3.9.2: the application may choose these.
             FlowOption::Dscp(point) => flow.socket.tos = point << 2,
+            FlowOption::FlowLabel(label) if flow.tcb.tuple().remote.is_v6() => {
+                flow.socket.ident = label.unwrap_or(LABEL_AUTO);
+            }
+            FlowOption::FlowLabel(_) => {}
             FlowOption::HopLimit(hops) => flow.socket.ttl = hops,
             FlowOption::ReceiveBytes(bytes) => {
                 flow.tcb.set_receive_limit(&self.config, bytes);

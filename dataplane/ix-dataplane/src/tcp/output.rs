@@ -1,7 +1,7 @@
 //! The output of a flow: segments become packets, progress becomes event conditions.
 use crate::attachment::Attachments;
 use crate::context::Context;
-use crate::flows::flow::{Holder, Payload, TcpSocket};
+use crate::flows::flow::{Holder, LABEL_AUTO, Payload, TcpSocket};
 use crate::icmp::call_error;
 use crate::io::Io;
 use crate::observe::metrics::LocalDrop;
@@ -100,10 +100,14 @@ impl Output<Payload> for FlowOutput<'_> {
         }
         let (ttl, tos) = (socket.ttl, socket.tos | seg.ecn);
         let ident = if is_v6 {
-            io.cx.shared.flow_label(socket.hash)
+            match socket.ident {
+                LABEL_AUTO => io.cx.shared.flow_label(socket.hash),
+                label => label,
+            }
         } else {
-            socket.ident = socket.ident.wrapping_add(1);
-            socket.ident.into()
+            let next = (socket.ident as u16).wrapping_add(1);
+            socket.ident = next.into();
+            socket.ident
         };
         // Made where it is used, so that its parts go straight into the packet.
         let link =

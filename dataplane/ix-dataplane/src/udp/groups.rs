@@ -4,7 +4,7 @@ use crate::context::Context;
 use crate::io::Io;
 use crate::observe::metrics::LocalDrop;
 use crate::receive::batch::{Batch, Work};
-use crate::udp::own;
+use crate::udp::{label_of, own};
 use crate::verdict::Verdict;
 use ix_abi::{
     Addr, CallError, DatagramNotes, Endpoint, Event, GROUP_SOURCES_MAX, RxData, SgArray, SourceList,
@@ -85,8 +85,8 @@ fn read_sources(cx: &Context, list: SourceList) -> Result<Vec<IpAddr>, CallError
 struct Received {
     peer: Endpoint,
     local: IpAddr,
-    hops: u8,
-    tos: u8,
+    /// Hop limit, type of service and flow label.
+    notes: DatagramNotes,
     /// Their ranges are those of the payload.
     parts: Vec<Mbuf>,
 }
@@ -109,14 +109,15 @@ pub(super) fn receive(
         batch.give_back(&mut io.cx.rx_pool, work, mbuf);
         return Err(LocalDrop::UdpNoSocket.into());
     }
+    let label = label_of(io, &mbuf, packet);
     mbuf.trim_front(packet.payload.start.into());
     mbuf.truncate(packet.payload.len.into());
     let mut left = usize::from(packet.payload.more);
     let mut parts = vec![mbuf];
     parts.extend((0..work.tails).filter_map(|_| batch.take_tail(&mut left)));
     let peer = Endpoint { addr: tuple.remote.0, port: tuple.remote_port };
-    let (hops, tos) = (packet.ip.ttl, packet.ip.tos);
-    give(io, &to, Received { peer, local: tuple.local, hops, tos, parts })
+    let notes = DatagramNotes::new(packet.ip.ttl, packet.ip.tos, 0).with_label(label);
+    give(io, &to, Received { peer, local: tuple.local, notes, parts })
 }
 
 /// Gives what a socket sends to a group to the sockets here that listen to it.
@@ -150,8 +151,10 @@ pub(super) fn loop_back(
         parts.push(mbuf);
     }
     let peer = Endpoint { addr: tuple.local.0, port: tuple.local_port };
-    let (hops, tos) = (from.ttl.max(1), from.tos);
-    let verdict = give(io, &to, Received { peer, local: tuple.remote, hops, tos, parts });
+    let label = from.label.unwrap_or_else(|| io.label_of(tuple));
+    let label = if tuple.remote.is_v6() { label } else { 0 };
+    let notes = DatagramNotes::new(from.ttl.max(1), from.tos, 0).with_label(label);
+    let verdict = give(io, &to, Received { peer, local: tuple.remote, notes, parts });
     if let Err(reason) = verdict {
         reason.count(&io.cx.metrics);
     }
@@ -210,7 +213,7 @@ fn copies(io: &mut Io, parts: &[Mbuf]) -> Option<Vec<Mbuf>> {
 }
 
 fn announce(io: &mut Io, owner: AttachmentId, cookie: u64, received: Received) -> Verdict {
-    let Received { peer, local, hops, tos, parts } = received;
+    let Received { peer, local, notes, parts } = received;
     if !io.cx.may_lend_all(owner, parts.len()) {
         parts.into_iter().for_each(|mbuf| io.cx.rx_pool.put(mbuf));
         return Err(LocalDrop::UdpQueueFull.into());
@@ -218,7 +221,7 @@ fn announce(io: &mut Io, owner: AttachmentId, cookie: u64, received: Received) -
     let count = parts.len();
     for (number, mbuf) in parts.into_iter().enumerate() {
         let (addr, len) = (io.cx.shared.memory.addr_of(&mbuf), mbuf.len() as u32);
-        let notes = DatagramNotes::new(hops, tos, (count - number - 1) as u16);
+        let notes = notes.with_follows((count - number - 1) as u16);
         let data = RxData { addr, len };
         let event = Event::UdpRecv { cookie, peer, local: local.0, data, notes };
         io.cx.attached.push(owner, event);

@@ -59,12 +59,14 @@ pub(crate) fn receive(
         return Err(LocalDrop::UdpQueueFull.into());
     }
     let addr = io.cx.shared.memory.addr_of(&mbuf) + packet.payload.start as u64;
+    let label = label_of(io, &mbuf, packet);
     let event = Event::UdpRecv {
         cookie: socket.cookie,
         peer: Endpoint { addr: tuple.remote.0, port: tuple.remote_port },
         local: tuple.local.0,
         data: RxData { addr, len: packet.payload.len.into() },
-        notes: DatagramNotes::new(packet.ip.ttl, packet.ip.tos, work.tails as u16),
+        notes: DatagramNotes::new(packet.ip.ttl, packet.ip.tos, work.tails as u16)
+            .with_label(label),
     };
     io.cx.attached.push(socket.owner, event);
     io.cx.lend(mbuf, socket.owner);
@@ -72,6 +74,12 @@ pub(crate) fn receive(
         push_rest(io, batch, work.tails, (socket.owner, event), packet.payload.more.into());
     }
     Ok(())
+}
+
+/// The flow label of a datagram; 0 over IPv4.
+#[inline(always)]
+fn label_of(io: &Io, mbuf: &Mbuf, packet: &UdpPacket) -> u32 {
+    if packet.ip.src.is_v6() { ipv6::label_of(mbuf.bytes(&io.cx.shared.memory)) } else { 0 }
 }
 
 /// Whether a datagram may be for several hosts, by what most others do not have: the address of a
@@ -97,8 +105,7 @@ fn push_rest(
         let mut event = first;
         if let Event::UdpRecv { data, notes, .. } = &mut event {
             *data = RxData { addr, len };
-            let follows = (tails - number - 1) as u16;
-            *notes = DatagramNotes::new(notes.hops(), notes.tos(), follows);
+            *notes = notes.with_follows((tails - number - 1) as u16);
         }
         io.cx.attached.push(owner, event);
         io.cx.lend(mbuf, owner);
@@ -149,6 +156,7 @@ pub(crate) fn set_opt(
         FlowOption::Dscp(point) => socket.tos = point << 2,
         FlowOption::HopLimit(hops) => socket.ttl = hops,
         FlowOption::FragmentBytes(bytes) => socket.fragment_bytes = bytes,
+        FlowOption::FlowLabel(label) => socket.label = label,
         FlowOption::Multicast(MulticastOption { loops, stays, device }) => {
             socket.to_groups = ToGroups { loops, stays, device };
         }
@@ -355,7 +363,10 @@ fn send_datagram(
         Resolution::Failed => return Err(CallError::Unreachable),
     };
     let mut header = io.frame_header(port, eth_dst, tuple);
-    header.ident = io.label_of(tuple);
+    header.ident = match socket.label {
+        Some(label) if tuple.remote.is_v6() => label,
+        _ => io.label_of(tuple),
+    };
     header.tos = socket.tos;
     header.ttl = if socket.ttl == 0 { header.ttl } else { socket.ttl };
     let mtu = io.ports[port as usize].info.mtu;
