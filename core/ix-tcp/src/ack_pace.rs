@@ -6,10 +6,11 @@
 //! was. Data of our own could have carried the acknowledgement, so the next wait is twice as long.
 //! More data from the peer may have waited for it, so the next wait is the shortest again.
 //!
-//! Where the longest wait was in vain too, acknowledgements are sent at once: each costs a packet
-//! in any case, and without a wait no timer has to look at the connection again, which is out of
-//! the caches by then where there are very many. When data follows such an acknowledgement so soon
-//! that a wait would have saved it, acknowledgements wait again.
+//! Where even the longest wait would have been in vain, acknowledgements are sent at once: each
+//! costs a packet in any case, and without a wait no timer has to look at the connection again,
+//! which is out of the caches by then where there are very many. One message shows it: our data
+//! came later than the longest wait. When data follows an acknowledgement that was sent at once so
+//! soon that a wait would have saved it, acknowledgements wait again.
 use crate::Config;
 
 /// The state of a connection's acknowledgement delay, in one octet.
@@ -70,10 +71,12 @@ impl AckPace {
     /// What the number of doublings grows by when data follows a wait in vain.
     #[cold]
     fn change(self, cfg: &Config, silence_us: u64) -> u8 {
-        match self.0 & Self::DOUBLINGS == Self::AT_ONCE {
-            false => Self::DOUBLING,
-            true if silence_us < u64::from(cfg.delack_max_us) => Self::DOUBLING.wrapping_neg(),
-            true => 0,
+        let doublings = self.0 & Self::DOUBLINGS;
+        let is_in_reach = silence_us < u64::from(cfg.delack_max_us.max(cfg.delack_us));
+        match (is_in_reach, doublings == Self::AT_ONCE) {
+            (true, false) => Self::DOUBLING,
+            (true, true) => Self::DOUBLING.wrapping_neg(),
+            (false, _) => Self::AT_ONCE - doublings,
         }
     }
 
@@ -94,7 +97,9 @@ mod tests {
         Config { quick_acks: 2, delack_us: 1_000, delack_max_us: 5_000, ..Config::default() }
     }
 
-    const LONG_US: u64 = 20_000;
+    /// In reach of the longest wait, and beyond it.
+    const SOON_US: u64 = 4_999;
+    const LATE_US: u64 = 5_000;
 
     #[test]
     fn the_first_are_quick_until_data_goes_out() {
@@ -105,59 +110,55 @@ mod tests {
         assert!(!pace.take_quick());
     }
 
-    /// A connection whose own data came late four times.
-    fn in_vain(cfg: &Config) -> (AckPace, Vec<u32>) {
+    /// A connection whose own data came too late for any wait.
+    fn in_vain(cfg: &Config) -> AckPace {
         let mut pace = AckPace::new(cfg);
         pace.data_sent(cfg, 0);
-        let mut waits_us = Vec::new();
-        for _ in 0..4 {
-            assert!(!pace.take_quick());
-            waits_us.push(pace.wait_us(cfg));
-            pace.waited_in_vain();
-            pace.data_sent(cfg, LONG_US);
-            // Once for each wait that ended without data.
-            pace.data_sent(cfg, LONG_US);
-        }
-        (pace, waits_us)
+        assert!(!pace.take_quick());
+        pace.waited_in_vain();
+        pace.data_sent(cfg, LATE_US);
+        // Once for each wait that ended without data.
+        pace.data_sent(cfg, LATE_US);
+        pace
     }
 
     #[test]
     fn a_wait_grows_when_data_of_our_own_comes_late_and_shrinks_when_the_peer_goes_on() {
         let cfg = cfg();
         let mut pace = AckPace::new(&cfg);
+        pace.data_sent(&cfg, 0);
         let mut seen = Vec::new();
-        for _ in 0..3 {
+        for _ in 0..4 {
+            assert!(!pace.take_quick());
             seen.push(pace.wait_us(&cfg));
             pace.waited_in_vain();
-            pace.data_sent(&cfg, LONG_US);
+            pace.data_sent(&cfg, SOON_US);
         }
-        assert_eq!(seen, [1_000, 2_000, 4_000]);
+        assert_eq!(seen, [1_000, 2_000, 4_000, 5_000]);
+        assert!(pace.take_quick(), "the longest wait was in vain");
         pace.data_received();
-        assert_eq!(pace.wait_us(&cfg), 5_000);
-        pace.waited_in_vain();
-        pace.data_received();
+        assert!(!pace.take_quick());
         assert_eq!(pace.wait_us(&cfg), 1_000);
         assert_eq!(pace.wait_us(&Config { delack_us: 9_000, ..cfg }), 9_000);
     }
 
     #[test]
-    fn nothing_waits_where_the_longest_wait_was_in_vain() {
+    fn nothing_waits_where_the_longest_wait_would_have_been_in_vain() {
         let cfg = cfg();
-        let (mut pace, waits_us) = in_vain(&cfg);
-        assert_eq!(waits_us, [1_000, 2_000, 4_000, 5_000]);
+        let mut pace = in_vain(&cfg);
         for _ in 0..3 {
             pace.data_received();
             assert!(pace.take_quick());
-            pace.data_sent(&cfg, LONG_US);
+            pace.data_sent(&cfg, LATE_US);
         }
     }
 
     #[test]
     fn acknowledgements_wait_again_when_data_follows_soon() {
         let cfg = cfg();
-        let (mut pace, _) = in_vain(&cfg);
+        let mut pace = in_vain(&cfg);
         assert!(pace.take_quick());
-        pace.data_sent(&cfg, 4_999);
+        pace.data_sent(&cfg, SOON_US);
         assert!(!pace.take_quick());
         assert_eq!(pace.wait_us(&cfg), 5_000);
     }
@@ -165,7 +166,7 @@ mod tests {
     #[test]
     fn acknowledgements_wait_again_when_the_peer_goes_on() {
         let cfg = cfg();
-        let (mut pace, _) = in_vain(&cfg);
+        let mut pace = in_vain(&cfg);
         assert!(pace.take_quick());
         pace.data_received();
         assert!(!pace.take_quick());

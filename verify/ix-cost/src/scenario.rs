@@ -41,7 +41,7 @@ enum Kind {
 }
 
 /// All scenarios.
-pub const SCENARIOS: [Scenario; 8] = [
+pub const SCENARIOS: [Scenario; 9] = [
     Scenario {
         name: "idle",
         what: "a cycle of each end that finds nothing to do",
@@ -103,6 +103,16 @@ pub const SCENARIOS: [Scenario; 8] = [
         is_long: true,
     },
     Scenario {
+        name: "echo-250000",
+        what: "64 bytes there and back, 250000 connections in turn, 64 on the way",
+        warm: 1_000_000,
+        counted: 250_000,
+        connections: 250_000,
+        kind: Kind::Many,
+        is_v6: false,
+        is_long: true,
+    },
+    Scenario {
         name: "bulk",
         what: "16 KiB one way, 1 connection, zero-copy",
         warm: 1_000,
@@ -131,7 +141,9 @@ impl Scenario {
     }
 
     /// Exchanges `messages` messages or some more (cycles are not cut short); returns their number.
-    pub fn play(&self, messages: u64) -> u64 {
+    /// Calls `warm` once when the state is steady, with the number until then.
+    pub fn play(&self, messages: u64, mut warm: impl FnMut(u64)) -> u64 {
+        let mut is_warm = false;
         let done = Rc::new(Cell::new(0));
         let client =
             Client { kind: self.kind, connections: self.connections, ..Client::echo(&done) };
@@ -140,6 +152,10 @@ impl Scenario {
         let mut pair = std::mem::ManuallyDrop::new(Pair::new(client, server, self.is_v6));
         let mut opened = 0;
         while done.get() < messages {
+            if !is_warm && done.get() >= self.warm {
+                is_warm = true;
+                warm(done.get());
+            }
             // A few at a time, as a wire would deliver them.
             while opened < self.connections {
                 pair.client.io().connect(server_addr(self.is_v6), 0);
