@@ -21,6 +21,10 @@ pub struct Asked {
     pub sent_ns: f64,
     /// From then until the server's program has it, ns.
     pub heard_ns: f64,
+    /// From then until the server's dataplane finds it, ns; a server without one: `heard_ns`.
+    pub looked_ns: f64,
+    /// From when the program has it until the client has the reply, ns.
+    pub answered_ns: f64,
 }
 
 /// A client on a Linux socket.
@@ -118,6 +122,7 @@ impl Pinger {
                 continue;
             }
             let heard_ns = word(8).filter(|_| n >= 16).unwrap_or(answered_ns);
+            let looked_ns = word(16).filter(|_| n >= 24).unwrap_or(heard_ns);
             let left_ns = match self.notes {
                 true => stamps::sent_ns(&self.socket).map_err(cannot)?,
                 false => Some(sent_ns),
@@ -127,6 +132,8 @@ impl Pinger {
             return Ok(Some(Asked {
                 sent_ns: left_ns as f64 - sent_ns as f64,
                 heard_ns: heard_ns as f64 - left_ns as f64,
+                looked_ns: looked_ns as f64 - left_ns as f64,
+                answered_ns: answered_ns as f64 - heard_ns as f64,
             }));
         }
         Ok(None)

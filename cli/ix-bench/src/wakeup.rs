@@ -104,6 +104,12 @@ pub fn measure(lab: &Lab, args: &BenchArgs, notes: &mut Vec<String>) -> Result<V
          --wake-us 0`); computes: another program has the server's hardware thread for itself"
             .to_owned(),
     );
+    notes.push(
+        "steps: look: from the client's end of the link until the dataplane, awake again, finds the datagram at \
+         its first look at the rings; program: from then until the program has it; answer: from then \
+         until the client has the reply; awake look, program, answer: the same steps right after a reply"
+            .to_owned(),
+    );
     if lab.device() == Device::Afxdp {
         notes.push("IX: a tenant of `ix share`, on a vNIC".to_owned());
     }
@@ -154,8 +160,41 @@ fn measure_one(
     figures.push(("wake_p99_us", quantile_us(&mut heard, 0.99)));
     figures.push(("sent_p50_us", quantile_us(&mut times(&asleep, |asked| asked.sent_ns), 0.5)));
     figures.push(("awake_p50_us", quantile_us(&mut times(&awake, |asked| asked.heard_ns), 0.5)));
+    for (step, names) in STEPS.into_iter().filter(|(step, _)| host.is_ix() || !step.is_inside) {
+        let [p50, p99, awake_p50] = names;
+        figures.push((p50, quantile_us(&mut times(&asleep, step.pick), 0.5)));
+        figures.push((p99, quantile_us(&mut times(&asleep, step.pick), 0.99)));
+        figures.push((awake_p50, quantile_us(&mut times(&awake, step.pick), 0.5)));
+    }
     Ok(figures)
 }
+
+/// A part of the way of a request.
+#[derive(Clone, Copy)]
+struct Step {
+    pick: fn(&Asked) -> f64,
+    /// It is between the dataplane's first look and its program: nothing on Linux.
+    is_inside: bool,
+}
+
+/// The steps, with the names of their median and p99 where the server slept, and of their median
+/// where it was awake: from the client's end of the link until the dataplane finds the datagram at
+/// its first look at the rings (the kernel's path, the wake-up, the return from the wait); from
+/// then until the program has it; from then until the client has the reply.
+const STEPS: [(Step, [&str; 3]); 3] = [
+    (
+        Step { pick: |asked| asked.looked_ns, is_inside: true },
+        ["look_p50_us", "look_p99_us", "awake_look_p50_us"],
+    ),
+    (
+        Step { pick: |asked| asked.heard_ns - asked.looked_ns, is_inside: true },
+        ["program_p50_us", "program_p99_us", "awake_program_p50_us"],
+    ),
+    (
+        Step { pick: |asked| asked.answered_ns, is_inside: false },
+        ["answer_p50_us", "answer_p99_us", "awake_answer_p50_us"],
+    ),
+];
 
 /// The bare wake-up.
 fn measure_bare(lab: &Lab, neighbour: &str, questions: usize) -> Result<Vec<(&'static str, f64)>> {

@@ -1,10 +1,12 @@
 //! A server that reports when it received each datagram, to measure how soon a service wakes.
 //!
-//! A reply is the first eight octets of the request, and the time of the machine's wall clock in
-//! nanoseconds, little-endian.
+//! A reply is the first eight octets of the request, and two times of the machine's wall clock in
+//! nanoseconds, little-endian: when the program had the request, and when the dataplane found it at
+//! its first look at the rings after it woke. On Linux the second is that of the first.
 use anyhow::Result;
 use ix_programs::clock;
 use ix_programs::threads::Listening;
+use ix_sys::clock::monotonic;
 use libix::event::{Claim, Conn, EventLoop, Handler, Io, Priority};
 use libix::raw::{Thread, Wait};
 use std::io;
@@ -13,16 +15,41 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 /// Octets of a request that come back.
 const NUMBER_BYTES: usize = 8;
 /// Octets of a reply.
-const ANSWER_BYTES: usize = NUMBER_BYTES + 8;
+const ANSWER_BYTES: usize = NUMBER_BYTES + 16;
 const ETHERNET_BYTES: usize = 14;
 const UDP_BYTES: usize = 8;
 
+/// When a request was received.
+#[derive(Clone, Copy)]
+struct Times {
+    heard_ns: u64,
+    looked_ns: u64,
+}
+
+impl Times {
+    /// Now, by a program on Linux.
+    fn now() -> Times {
+        let heard_ns = clock::wall_ns();
+        Times { heard_ns, looked_ns: heard_ns }
+    }
+
+    /// Now, in a cycle of that time.
+    fn of_cycle(cycle_us: u64) -> Times {
+        let heard_ns = clock::wall_ns();
+        let since_ns = (monotonic().as_nanos() as u64).saturating_sub(cycle_us * 1000);
+        Times { heard_ns, looked_ns: heard_ns.saturating_sub(since_ns) }
+    }
+}
+
 /// `None`: the request is too short.
-fn answer(question: &[u8], heard_ns: u64) -> Option<[u8; ANSWER_BYTES]> {
+fn answer(question: &[u8], times: Times) -> Option<[u8; ANSWER_BYTES]> {
     let number: &[u8; NUMBER_BYTES] = question.first_chunk()?;
     let mut answer = [0; ANSWER_BYTES];
     answer[..NUMBER_BYTES].copy_from_slice(number);
-    answer[NUMBER_BYTES..].copy_from_slice(&heard_ns.to_le_bytes());
+    let stamps = answer[NUMBER_BYTES..].as_chunks_mut().0.iter_mut();
+    for (stamp, ns) in stamps.zip([times.heard_ns, times.looked_ns]) {
+        *stamp = ns.to_le_bytes();
+    }
     Some(answer)
 }
 
@@ -34,7 +61,7 @@ impl Handler for Stamper {
     fn on_readable(&mut self, _: &mut Conn<'_, ()>) {}
 
     fn on_datagram(&mut self, io: &mut Io<()>, socket: u64, from: SocketAddr, data: &[u8]) {
-        if let Some(answer) = answer(data, clock::wall_ns()) {
+        if let Some(answer) = answer(data, Times::of_cycle(io.now_us())) {
             io.udp_send(socket, from, &answer);
         }
     }
@@ -56,10 +83,10 @@ pub fn serve_ix(thread: Thread, at: SocketAddr, queue: bool, listening: &Listeni
         if server.wait_queues(&[queue], Wait::Forever)?.is_none() {
             return Ok(());
         }
-        let heard_ns = clock::wall_ns();
+        let times = Times::of_cycle(server.io().now_us());
         while let Some(packet) = server.io().packet_receive(queue) {
             if let Some((from, data)) = datagram(&packet)
-                && let Some(answer) = answer(data, heard_ns)
+                && let Some(answer) = answer(data, times)
             {
                 server.io().udp_send(socket, from, &answer);
             }
@@ -87,7 +114,7 @@ pub fn serve_linux(socket: &UdpSocket, spin: bool) -> io::Result<()> {
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => continue,
             Err(e) => return Err(e),
         };
-        if let Some(answer) = answer(&question[..n], clock::wall_ns()) {
+        if let Some(answer) = answer(&question[..n], Times::now()) {
             // A datagram that the socket does not take is lost, as any other may be.
             let _ = socket.send_to(&answer, from);
         }
@@ -100,10 +127,21 @@ mod tests {
 
     #[test]
     fn answers_carry_number_and_time() {
-        let told = answer(b"12345678 and more", 0x0102).expect("long enough");
-        assert_eq!(&told[..9], b"12345678\x02");
-        assert_eq!(told[9], 1);
-        assert_eq!(answer(b"1234567", 0), None);
+        let times = Times { heard_ns: 0x0102, looked_ns: 0x0304 };
+        let told = answer(b"12345678 and more", times).expect("long enough");
+        assert_eq!(&told[..10], b"12345678\x02\x01");
+        assert_eq!(&told[16..18], b"\x04\x03");
+        assert_eq!(answer(b"1234567", times), None);
+    }
+
+    #[test]
+    fn a_cycle_was_before_its_program_heard() {
+        let cycle_us = monotonic().as_micros() as u64 - 50;
+        let times = Times::of_cycle(cycle_us);
+        assert!(times.heard_ns - times.looked_ns >= 50_000);
+        // A clock that is ahead by a rounding error is no time before the cycle.
+        let times = Times::of_cycle(cycle_us + 10_000_000);
+        assert_eq!(times.heard_ns, times.looked_ns);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use ix_wire::IpAddr;
 use libix::event::{EventLoop, Handler};
 use libix::raw::{Thread, Wait};
 use std::cell::RefCell;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr as IpAddress, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::rc::Rc;
 
 const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
@@ -24,6 +24,10 @@ const ADDRS_V6: [Ipv6Addr; 2] = [
 const TURN_US: u64 = 20;
 /// TIME-WAIT, short enough that connections end as fast as they begin.
 const TIME_WAIT_US: u32 = 1000;
+
+/// Ports at which the server of a [`Pair`] listens, from that of [`server_addr`] on: an address has
+/// only so many connections to one port.
+pub const PORTS: u16 = 16;
 
 /// Address of the server, in one of the families.
 pub fn server_addr(is_v6: bool) -> SocketAddr {
@@ -49,12 +53,13 @@ impl<C: Handler, S: Handler> Pair<C, S> {
         let [a, b] = wire(MACS);
         let client = EventLoop::new(host((0, is_v6), a, &clock), client);
         let mut server = EventLoop::new(host((1, is_v6), b, &clock), server);
-        let port = server_addr(is_v6).port();
-        let any = match is_v6 {
-            true => SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)),
-            false => SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)),
+        let any: IpAddress = match is_v6 {
+            true => Ipv6Addr::UNSPECIFIED.into(),
+            false => Ipv4Addr::UNSPECIFIED.into(),
         };
-        server.listen(any, 0).expect("a fresh host has no listeners");
+        for port in (server_addr(is_v6).port()..).take(PORTS.into()) {
+            server.listen(SocketAddr::from((any, port)), 0).expect("a fresh host has no listeners");
+        }
         Pair { client, server, clock }
     }
 

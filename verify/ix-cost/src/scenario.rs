@@ -11,6 +11,9 @@ const BULK_BYTES: usize = 16 << 10;
 /// Messages on the way where the connections are more than the caches hold.
 const IN_FLIGHT: usize = 64;
 
+/// Connections to each of the server's ports.
+const CONNECTIONS_TO_PORT: usize = 20_000;
+
 /// One scenario.
 #[derive(Clone, Copy, Debug)]
 pub struct Scenario {
@@ -158,7 +161,9 @@ impl Scenario {
             }
             // A few at a time, as a wire would deliver them.
             while opened < self.connections {
-                pair.client.io().connect(server_addr(self.is_v6), 0);
+                let mut at = server_addr(self.is_v6);
+                at.set_port(at.port() + (opened / CONNECTIONS_TO_PORT) as u16);
+                pair.client.io().connect(at, 0);
                 opened += 1;
                 if opened % 16 == 0 {
                     break;
