@@ -9,7 +9,7 @@ use crate::{figure, table::layout};
 use serde_json::{Map, Value, json};
 
 /// Possible figures of a point, in the table's order: key, heading, decimals.
-const FIGURES: [(&str, &str, usize); 69] = [
+const FIGURES: [(&str, &str, usize); 78] = [
     ("wanted_per_s", "wanted/s", 0),
     ("msgs_per_s", "msg/s", 0),
     ("of_reference", "of reference", 3),
