@@ -12,11 +12,11 @@ const SPIN_TICKS: u64 = 50_000;
 /// How often a caller that shares its hardware thread with the dataplane gives it away before it
 /// sleeps.
 const YIELDS: u32 = 4;
-/// After so many waits in a row that these have not ended, a caller sleeps without them: others
+/// After this many waits in a row that yields have not ended, a caller sleeps without them: others
 /// have the hardware thread for long, as the other processes of a program may, and each yield is
 /// a change of processes for nothing.
 const IN_VAIN_MAX: u32 = 8;
-/// One in so many waits tries them again then.
+/// From then on one wait in this many tries them again.
 const TRIED_AGAIN: u32 = 32;
 /// Time between looks at signals of a program that is always busy, in ticks: about a millisecond.
 const SIGNAL_TICKS: u64 = 2_500_000;
