@@ -374,17 +374,20 @@ fn become_user(user: u32, group: u32) -> io::Result<()> {
     Ok(thread::set_thread_res_uid(user, user, user)?)
 }
 
-/// Has this user's rights over files, and no other groups, until the exec, in the calling thread
+/// Has this user's rights over files, and its group alone, until the exec, in the calling thread
 /// alone.
+///
+/// The group changes wholly: for a process whose group is neither the one of its files nor among
+/// its others, Linux (6.17 and later) says at the exec that rights were raised (`AT_SECURE`). The
+/// loader then ignores what its environment says of libraries.
 fn use_files_as(user: u32, group: u32) -> io::Result<()> {
     thread::set_thread_groups(&[])?;
-    // SAFETY: numbers. The second call of each says what the first has come to (setfsuid(2)).
+    let group = Gid::from_raw(group);
+    thread::set_thread_res_gid(group, group, group)?;
+    // SAFETY: numbers. The second call says what the first has come to (setfsuid(2)).
     let made = unsafe {
-        libc::syscall(libc::SYS_setfsgid, group);
         libc::syscall(libc::SYS_setfsuid, user);
-        let is_user = libc::syscall(libc::SYS_setfsuid, u32::MAX) == i64::from(user);
-        let is_group = libc::syscall(libc::SYS_setfsgid, u32::MAX) == i64::from(group);
-        is_user && is_group
+        libc::syscall(libc::SYS_setfsuid, u32::MAX) == i64::from(user)
     };
     if made { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EPERM)) }
 }

@@ -117,6 +117,8 @@ fn first_stack(
     auxv.set(libc::AT_PHNUM, layout.phnum);
     auxv.set(libc::AT_BASE, 0);
     auxv.set(libc::AT_ENTRY, base + layout.entry);
+    // Arguments and environment are ours, so that nothing of them has to be ignored.
+    auxv.set(libc::AT_SECURE, 0);
     let args: Vec<&[u8]> = arguments.iter().map(String::as_bytes).collect();
     let stack = InitialStack {
         file: args[0],
