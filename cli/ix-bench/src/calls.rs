@@ -124,7 +124,7 @@ fn timed(name: &str, mut call: impl FnMut() -> bool) -> std::io::Result<()> {
     if failed > 0 {
         return Err(std::io::Error::other(format!("{name} failed {failed} times")));
     }
-    println!("{name} {low:.1} {mid:.1} {high:.1}");
+    ix_sys::outln!("{name} {low:.1} {mid:.1} {high:.1}");
     Ok(())
 }
 

@@ -46,7 +46,7 @@ pub fn main(args: &DriverArgs) -> Result<()> {
     let mut nic = nic.map_err(|e| cannot(&e))?;
     device.finish(0).map_err(|e| cannot(&e))?;
     eprintln!("ix: device {}: {}", args.nic, nic.info().mode);
-    println!("ready: echo inside the driver at {}:{}", args.addr, args.port);
+    ix_sys::outln!("ready: echo inside the driver at {}:{}", args.addr, args.port);
     let echo = Echo { mac: device.info.mac, ip: args.addr.octets(), port: args.port };
     let (mut burst, mut queued) = (Vec::with_capacity(BURST), VecDeque::<Mbuf>::new());
     loop {

@@ -83,7 +83,7 @@ pub struct CpArgs {
 pub fn main(args: &CpArgs) -> Result<()> {
     if let Some(name) = &args.print_policy {
         if let Some((_, text)) = BUILT_IN.iter().find(|(known, _)| known == name) {
-            print!("{text}");
+            ix_sys::out!("{text}");
         }
         return Ok(());
     }

@@ -45,16 +45,16 @@ fn print(args: &StatsArgs, stats: &Status, before: Option<(&Status, f64)>) -> Re
     if args.json {
         let stats = with_cost(stats, before)?;
         // An object a line where there will be several.
-        if before.is_some() { println!("{stats}") } else { println!("{stats:#}") }
+        if before.is_some() { ix_sys::outln!("{stats}") } else { ix_sys::outln!("{stats:#}") }
     } else if args.all {
         let mut lines = Vec::new();
         flatten("", &json(stats)?, &mut lines);
         let width = lines.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
         for (name, value) in lines {
-            println!("{name:<width$}  {value}");
+            ix_sys::outln!("{name:<width$}  {value}");
         }
     } else {
-        print!("{}", text(stats, before));
+        ix_sys::out!("{}", text(stats, before));
     }
     Ok(())
 }

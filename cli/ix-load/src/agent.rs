@@ -14,7 +14,7 @@ pub fn serve(args: &AgentArgs) -> Result<()> {
     let listener = TcpListener::bind(args.listen).with_context(|| {
         format!("cannot listen on {}; does another agent listen there?", args.listen)
     })?;
-    println!("agent: waiting for a master on {}", listener.local_addr()?);
+    ix_sys::outln!("agent: waiting for a master on {}", listener.local_addr()?);
     loop {
         let (stream, peer) = listener.accept().context("cannot accept a master")?;
         match session(args, stream) {

@@ -193,7 +193,7 @@ pub fn conclude(
     machine: &dyn Fn() -> Value,
 ) -> Result<u8> {
     if plan.args.preload_only {
-        println!("stored {} records", plan.args.records);
+        ix_sys::outln!("stored {} records", plan.args.records);
         return Ok(0);
     }
     collected.flush();
@@ -208,7 +208,7 @@ pub fn conclude(
     let places: Vec<&PathBuf> =
         [&plan.args.json, &plan.args.output].into_iter().flatten().collect();
     if !places.iter().any(|path| path.as_os_str() == "-") {
-        print!("{}", report::table(&summary));
+        ix_sys::out!("{}", report::table(&summary));
     }
     for line in collected.remarks() {
         eprintln!("ix load: {line}");

@@ -38,7 +38,7 @@ impl JsonArgs {
         to_file.map_or(Ok(()), |path| write_json(path, &results))?;
         let prints = self.json || self.output.is_some() && to_file.is_none();
         if prints {
-            println!("{results:#}");
+            ix_sys::outln!("{results:#}");
         }
         Ok(prints)
     }
@@ -52,6 +52,25 @@ pub enum LogFormat {
     Text,
     /// A JSON object a line: time, level, message
     Json,
+}
+
+/// Flags of commands that go on and print nothing but messages.
+#[derive(Args, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MessageArgs {
+    /// How to write messages
+    #[command(flatten)]
+    pub log: LogArgs,
+    /// The same as `--log-format json`
+    #[arg(long, conflicts_with = "log_format")]
+    pub json: bool,
+}
+
+impl MessageArgs {
+    /// From now on messages are written so.
+    pub fn apply(self) {
+        let log_format = if self.json { LogFormat::Json } else { self.log.log_format };
+        LogArgs { log_format }.apply();
+    }
 }
 
 /// Flags of commands that go on.
@@ -87,14 +106,14 @@ impl OutputArgs {
     pub fn publish(&self, table: &str, results: impl FnOnce() -> Value) -> Result<()> {
         match self.is_stdout() {
             true => eprint!("{table}"),
-            false => print!("{table}"),
+            false => ix_sys::out!("{table}"),
         }
         if *self == OutputArgs::default() {
             return Ok(());
         }
         let results = results();
         if self.is_stdout() {
-            println!("{results:#}");
+            ix_sys::outln!("{results:#}");
         }
         let files = [&self.json, &self.output].into_iter().flatten();
         files.filter(|path| path.as_os_str() != "-").try_for_each(|path| write_json(path, &results))

@@ -7,7 +7,7 @@ use ix_ctl::ctl::args::CtlCommand;
 use ix_proto::config::WallPart;
 use ix_proto::device::DeviceKind;
 use ix_report::domain::Domain;
-use ix_report::output::{JsonArgs, LogArgs, OutputArgs};
+use ix_report::output::{JsonArgs, MessageArgs, OutputArgs};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -334,7 +334,7 @@ pub struct RunArgs {
     pub metrics: Option<String>,
     /// How to write messages
     #[command(flatten)]
-    pub log: LogArgs,
+    pub log: MessageArgs,
     /// The program and its arguments
     #[arg(trailing_var_arg = true, required = true, value_name = "PROGRAM [ARGS]")]
     pub program: Vec<OsString>,

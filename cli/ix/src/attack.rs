@@ -207,12 +207,12 @@ fn show(args: &AttackArgs, reports: &[Report]) -> Result<()> {
 
 fn print(report: &Report) {
     let Report { domain, entry, rows, .. } = report;
-    println!("from inside a program on a dataplane, --domain {domain} --entry {entry}:");
+    ix_sys::outln!("from inside a program on a dataplane, --domain {domain} --entry {entry}:");
     for row in rows {
         let text = |key: &str| row[key].as_str().unwrap_or("").to_owned();
         let verdict = if row["refused"] == true { "refused" } else { "SUCCEEDED" };
         let control = if row["control_succeeds"] == true { "succeeds" } else { "REFUSED" };
-        println!(
+        ix_sys::outln!(
             "{:<48} {verdict:<9} ({}; client served {} times); without the {}: {control} ({})",
             text("attack"),
             text("detail"),
@@ -223,12 +223,12 @@ fn print(report: &Report) {
     }
     let (refused, all) = (rows.iter().filter(|row| row["refused"] == true).count(), rows.len());
     let controls = rows.iter().filter(|row| row["control_succeeds"] == true).count();
-    println!(
+    ix_sys::outln!(
         "{refused} of {all} attacks refused; {controls} succeed without the part of the wall that stops them"
     );
     let Served { answered, lost, longest_ms, why } = &report.client;
     let why = if why.is_empty() { String::new() } else { format!(" ({why})") };
-    println!(
+    ix_sys::outln!(
         "another client, all the while: {answered} requests answered, {lost} not{why}; the slowest \
          took {longest_ms} ms"
     );

@@ -84,7 +84,7 @@ fn show(row: &Value) {
     let text = |key: &str| row[key].as_str().unwrap_or("").to_owned();
     let verdict = if row["refused"] == true { "refused" } else { "SUCCEEDED" };
     let control = if row["control_succeeds"] == true { "succeeds" } else { "REFUSED" };
-    println!(
+    ix_sys::outln!(
         "{:<48} {verdict:<9} ({}); by right, {}: {control} ({})",
         text("attack"),
         text("detail"),

@@ -59,7 +59,8 @@ pub fn wants_json_log(args: &[OsString]) -> bool {
     let own = args.iter().skip(1).take_while(|word| *word != "--");
     let own: Vec<_> = own.map(|word| word.to_string_lossy()).collect();
     let is_pair = |pair: &[Cow<'_, str>]| pair[0] == FLAG && pair[1] == "json";
-    own.windows(2).any(is_pair) || own.iter().any(|word| *word == format!("{FLAG}=json"))
+    let is_one = |word: &Cow<'_, str>| *word == "--json" || *word == format!("{FLAG}=json");
+    own.windows(2).any(is_pair) || own.iter().any(is_one)
 }
 
 /// What clap says of a wrong command line, without its usage.
@@ -299,6 +300,7 @@ mod tests {
             ("ix run --log-format json --nosuch true", true),
             ("ix run --log-format=json", true),
             ("ix cp --speed --log-format json", true),
+            ("ix run --json --nosuch true", true),
             ("ix run --log-format text --nosuch", false),
             ("ix run --nosuch -- true --log-format json", false),
             ("ix run --nosuch true", false),

@@ -2,7 +2,7 @@
 use clap::Args;
 use ix_broker::share::{Shared, run};
 use ix_netdev::PORTS_MAX;
-use ix_report::output::LogArgs;
+use ix_report::output::MessageArgs;
 use ix_report::problem::Result;
 use ix_vnic::{Policy, Rate};
 use std::path::PathBuf;
@@ -55,7 +55,7 @@ pub struct ShareArgs {
     pub overlap: bool,
     /// How to write messages
     #[command(flatten)]
-    pub log: LogArgs,
+    pub log: MessageArgs,
 }
 
 /// Serves until a signal ends it.

@@ -97,7 +97,7 @@ pub fn serve(socket: &UdpSocket, spin: bool, samples: u32) -> io::Result<()> {
             let all = [in_ns, copy_in_ns, out_ns, copy_out_ns, crossing_ns].map(|ns| ns as f64);
             let [in_ns, copy_in_ns, out_ns, copy_out_ns, crossing_ns] = all;
             let parts = Parts { in_ns, copy_in_ns, out_ns, copy_out_ns, crossing_ns };
-            println!("{PARTS}{}", serde_json::to_string(&parts)?);
+            ix_sys::outln!("{PARTS}{}", serde_json::to_string(&parts)?);
         }
     }
     Ok(())

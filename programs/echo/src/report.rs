@@ -49,10 +49,10 @@ pub fn bulk_row(args: &Args, seconds: f64, sent: u64, received: u64, errors: u64
 /// One line of JSON, or a table of the fields that were measured.
 pub fn print(row: &Value, json: bool) {
     if json {
-        return println!("{row}");
+        return ix_sys::outln!("{row}");
     }
     for (name, value) in row.as_object().into_iter().flatten().filter(|(_, v)| !v.is_null()) {
-        println!("{name:<24} {}", value.to_string().trim_matches('"'));
+        ix_sys::outln!("{name:<24} {}", value.to_string().trim_matches('"'));
     }
 }
 

@@ -41,7 +41,7 @@ fn serve(args: &Args, place: &Place, threads: u32, what: Serve) -> Result<()> {
             Serve::Bulk => "bulk".to_string(),
         };
         let over = if args.udp { " over UDP" } else { "" };
-        println!("ready: {what}{over} on {}, {threads} threads", at[0]);
+        ix_sys::outln!("ready: {what}{over} on {}, {threads} threads", at[0]);
     };
     let teams = Teams { echo: Team::new(threads), bulk: Team::new(threads) };
     let serve = |index, listening: &Listening| match place {

@@ -83,7 +83,7 @@ fn serve(
 fn run(args: &Args) -> Result<()> {
     let (process, carrier) = (Process::find()?, args.carrier);
     let serve = |index, listening: &_| serve(carrier, &process, index, listening);
-    let ready = || println!("ready: sums over {carrier:?}");
+    let ready = || ix_sys::outln!("ready: sums over {carrier:?}");
     threads::serve("ix-frames", process.threads(), serve, ready);
     Ok(())
 }

@@ -17,7 +17,7 @@ pub fn run(args: &Args) -> Result<()> {
     let threads = place.threads(args.threads);
     let ready = || {
         let (pages, at) = (site.pages().len(), SocketAddr::new(args.addr, args.port));
-        println!("ready: {pages} pages on {at}, {threads} threads");
+        ix_sys::outln!("ready: {pages} pages on {at}, {threads} threads");
     };
     let team = Team::new(threads);
     let serve = |index, listening: &Listening| serve(args, &place, &site, index, &team, listening);

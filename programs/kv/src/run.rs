@@ -52,7 +52,7 @@ pub fn run(args: &Args) -> Result<()> {
     let ready = || {
         let names = [("TCP", addresses.tcp), ("UDP", addresses.udp)];
         let names = names.iter().filter_map(|(name, at)| at.map(|at| format!("{name} {at}")));
-        println!("ready: {}, {threads} threads", names.collect::<Vec<_>>().join(", "));
+        ix_sys::outln!("ready: {}, {threads} threads", names.collect::<Vec<_>>().join(", "));
     };
     let team = Team::new(threads);
     let serve = |index, listening: &Listening| match &place {

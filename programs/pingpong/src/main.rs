@@ -96,7 +96,7 @@ fn serve_ix(args: &Args) -> Result<()> {
     let at = SocketAddr::new(args.addr, args.port);
     let listen = || format!("cannot listen on {at}");
     let mut server = ix::server(enter()?, PingServer, at).with_context(listen)?;
-    println!("ready: ping-pong on {at}");
+    ix_sys::outln!("ready: ping-pong on {at}");
     Ok(server.run()?)
 }
 
@@ -112,7 +112,7 @@ fn play_ix(client: PingClient, to: SocketAddr) -> Result<PingClient> {
 fn serve_linux(args: &Args) -> Result<()> {
     let at = SocketAddr::new(args.addr, args.port);
     let listener = TcpListener::bind(at).with_context(|| format!("cannot listen on {at}"))?;
-    println!("ready: ping-pong on {at}");
+    ix_sys::outln!("ready: ping-pong on {at}");
     loop {
         // A failed connection concerns its client only.
         let served = listener
@@ -156,12 +156,12 @@ fn row(args: &Args, point: &Point) -> Value {
 fn report(args: &Args, points: &[Point]) {
     let rows: Vec<Value> = points.iter().map(|point| row(args, point)).collect();
     if args.json {
-        return println!("{}", json!({ "rows": rows }));
+        return ix_sys::outln!("{}", json!({ "rows": rows }));
     }
-    println!("{:>10} {:>14} {:>14} {:>10}", "size", "one-way µs", "Mbit/s", "messages");
+    ix_sys::outln!("{:>10} {:>14} {:>14} {:>10}", "size", "one-way µs", "Mbit/s", "messages");
     for row in &rows {
         let number = |name: &str| row[name].as_f64().unwrap_or(0.0);
-        println!(
+        ix_sys::outln!(
             "{:>10} {:>14.3} {:>14.1} {:>10}",
             row["size"],
             number("one_way_us"),

@@ -33,6 +33,7 @@ pub mod mounts;
 pub mod netfilter;
 #[cfg(feature = "host")]
 pub mod network_namespace;
+pub mod output;
 pub mod perf;
 pub mod poll;
 pub mod probe;

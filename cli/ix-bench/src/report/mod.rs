@@ -46,10 +46,10 @@ fn write_beside(files: &[PathBuf], against: Option<&page::Against>, output: &Pat
             .mend("choose another file with -o")
     })?;
     let names: Vec<_> = results.iter().map(|result| result.bench.as_str()).collect();
-    println!("{}: {}", output.display(), names.join(", "));
+    ix_sys::outln!("{}: {}", output.display(), names.join(", "));
     let missing = figures::missing(&results);
     if !missing.is_empty() {
-        println!("not measured yet: {}", missing.join(", "));
+        ix_sys::outln!("not measured yet: {}", missing.join(", "));
     }
     Ok(())
 }

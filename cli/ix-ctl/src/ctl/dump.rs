@@ -154,10 +154,10 @@ impl Archive {
         if as_json {
             let (pid, file) = (stats.pid, path.to_string());
             let told = serde_json::json!({ "pid": pid, "file": file, "missing": self.missing });
-            println!("{told:#}");
+            ix_sys::outln!("{told:#}");
             return Ok(());
         }
-        println!("{} ({}): {path}", stats.name(), stats.pid);
+        ix_sys::outln!("{} ({}): {path}", stats.name(), stats.pid);
         if !self.missing.is_empty() {
             let what = ix_report::figure::plural(self.missing.len(), "part");
             eprintln!("ix: {what} could not be had; the .missing files in {path} say why");

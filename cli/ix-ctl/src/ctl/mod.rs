@@ -56,7 +56,7 @@ pub fn main(command: &CtlCommand, capture: dump::Capture) -> Result<()> {
         CtlCommand::Metrics(args) => {
             let text = exposition::text(&connect(&args.dataplane)?.stats()?);
             let Some(file) = &args.output else {
-                print!("{text}");
+                ix_sys::out!("{text}");
                 return Ok(());
             };
             std::fs::write(file, text).map_err(|e| {
@@ -76,7 +76,7 @@ fn connect(args: &CtlArgs) -> Result<Client> {
 fn look(args: &LookArgs, text: impl Fn(&Status) -> String) -> Result<()> {
     let status = connect(&args.dataplane)?.status()?;
     if !gives(args, &status)? {
-        print!("{}", text(&status));
+        ix_sys::out!("{}", text(&status));
     }
     Ok(())
 }
@@ -95,7 +95,7 @@ fn list_connections(args: &ConnectionsArgs) -> Result<()> {
     let request = Request::Connections(args.query());
     let answer: Connections = connect(&args.look.dataplane)?.get(&request)?;
     if !gives(&args.look, &answer)? {
-        print!("{}", connections::table(&answer));
+        ix_sys::out!("{}", connections::table(&answer));
     }
     connections::remarks(&answer).iter().for_each(|line| eprintln!("ix: {line}"));
     Ok(())
@@ -133,7 +133,7 @@ fn policy_request(
         let bound = slo_us.map_or(String::new(), |slo| {
             format!(", at most {} µs", ix_report::figure::micros(slo))
         });
-        println!("controller {} gets policy {}{bound}", answer.controller, answer.policy);
+        ix_sys::outln!("controller {} gets policy {}{bound}", answer.controller, answer.policy);
     }
     Ok(())
 }
@@ -145,7 +145,7 @@ fn order(args: &LookArgs, request: &Request, says: impl Fn(&Status) -> String) -
     let status = client.status()?;
     let said = says(&status);
     if !gives(args, &Done { answer, status })? {
-        println!("{said}");
+        ix_sys::outln!("{said}");
     }
     Ok(())
 }
@@ -175,7 +175,7 @@ fn flow_groups(args: &FlowGroupsArgs) -> Result<()> {
         Problem::new("cannot compare two looks", "the dataplane was started anew in between")
     })?;
     if !gives(&args.look, &GroupLoads::of(&after, &change))? {
-        print!("{}", look::flow_groups(&change, &after, args.all));
+        ix_sys::out!("{}", look::flow_groups(&change, &after, args.all));
     }
     Ok(())
 }

@@ -32,9 +32,9 @@ pub fn vnic(args: &VnicArgs) -> Result<()> {
     }
     match answer {
         Answer::VnicCreated(VnicCreated { device, capability, .. }) => {
-            println!("device {device}\n  capability {capability}");
+            ix_sys::outln!("device {device}\n  capability {capability}");
         }
-        _ => println!("deleted"),
+        _ => ix_sys::outln!("deleted"),
     }
     Ok(())
 }
@@ -44,13 +44,13 @@ fn show(args: &LookArgs) -> Result<()> {
     match client.get(&Request::Vnic)? {
         View::Shared(shared) => {
             if !gives(args, &shared)? {
-                print!("{}", describe_share(&shared));
+                ix_sys::out!("{}", describe_share(&shared));
             }
         }
         View::Own(vnic) => {
             let shown = Shown { vnic: *vnic, drops: held_back(&client.stats()?) };
             if !gives(args, &shown)? {
-                print!("{}", describe(&shown));
+                ix_sys::out!("{}", describe(&shown));
             }
         }
     }
@@ -227,14 +227,14 @@ pub fn filter(command: &FilterCommand) -> Result<()> {
     match answer {
         Answer::FiltersCreated(FiltersCreated { filters }) => {
             for FilterCreated { filter, text, capability, .. } in filters {
-                println!("filter {filter}: {text}\n  capability {capability}");
+                ix_sys::outln!("filter {filter}: {text}\n  capability {capability}");
             }
         }
         Answer::FilterDerived(FilterDerived { filter, capability }) => {
-            println!("filter {filter}\n  capability {capability}");
+            ix_sys::outln!("filter {filter}\n  capability {capability}");
         }
         Answer::FiltersRevoked(FiltersRevoked { revoked }) => {
-            println!("{} gone", ix_report::figure::plural(revoked, "filter"));
+            ix_sys::outln!("{} gone", ix_report::figure::plural(revoked, "filter"));
         }
         _ => {}
     }
@@ -244,7 +244,7 @@ pub fn filter(command: &FilterCommand) -> Result<()> {
 /// A line for each rate, after the name of what has it where there are several.
 fn show_limits(name: &str, rates: &[(&str, Option<Rate>)]) {
     for (kind, rate) in rates {
-        println!("{name}{kind} {}", limit(*rate, "no limit"));
+        ix_sys::outln!("{name}{kind} {}", limit(*rate, "no limit"));
     }
 }
 
@@ -267,7 +267,7 @@ fn show_own_rates(own: &OwnRates) {
 fn show_shared_rates(vnic: &str, rates: &SharedRates) {
     let name = format!("{vnic} ");
     show_limits(&name, &[("rx", rates.rx_rate), ("tx", rates.tx_rate)]);
-    println!("{name}weight {}", rates.weight);
+    ix_sys::outln!("{name}weight {}", rates.weight);
 }
 
 /// `ix ctl rate`.
@@ -307,7 +307,7 @@ pub fn rate(args: &RateArgs) -> Result<()> {
         Answer::RatesSet(RatesSet::Queue(queue)) => show_queue_rates(&queue),
         Answer::RatesSet(RatesSet::Shared(set)) => {
             show_shared_rates(&set.vnic, &set.rates);
-            set.note.iter().for_each(|note| println!("{note}"));
+            set.note.iter().for_each(|note| ix_sys::outln!("{note}"));
         }
         _ => {}
     }

@@ -12,7 +12,7 @@ use asker::Asker;
 use clap::Args;
 use ix_broker::control::exposition::{self, Answered, Format};
 use ix_broker::control::{Scrapes, Wish, listen_for_scrapes, scrape_address};
-use ix_report::output::LogArgs;
+use ix_report::output::MessageArgs;
 use ix_report::problem::{Problem, Result};
 use ix_sys::poll::{PollFd, poll};
 use ix_sys::say;
@@ -54,7 +54,7 @@ pub struct ExporterArgs {
     pub once: bool,
     /// How to write messages
     #[command(flatten)]
-    pub log: LogArgs,
+    pub log: MessageArgs,
 }
 
 fn address(text: &str) -> std::result::Result<SocketAddr, &'static str> {
@@ -67,7 +67,7 @@ pub fn main(args: &ExporterArgs) -> Result<()> {
     let cannot = |e: io::Error| Problem::new("cannot serve metrics", e);
     let mut asker = Asker::new(Places::new(&args.control)).map_err(cannot)?;
     if args.once {
-        print!("{}", exposition::all(&ask_once(&mut asker).map_err(cannot)?, Format::Text));
+        ix_sys::out!("{}", exposition::all(&ask_once(&mut asker).map_err(cannot)?, Format::Text));
         return Ok(());
     }
     let listener = listen_for_scrapes(args.listen, "--listen")?;

@@ -74,7 +74,7 @@ pub fn main(args: &TopArgs) -> Result<ExitCode> {
     let state = State::new(found, selected, Duration::from_secs_f64(args.interval));
     if args.once {
         let picture = once(state, args.size.unwrap_or((80, 24)))?;
-        print!("{picture}");
+        ix_sys::out!("{picture}");
         return Ok(ExitCode::SUCCESS);
     }
     live(state)

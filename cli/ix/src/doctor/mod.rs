@@ -110,21 +110,21 @@ pub fn main(args: &DoctorArgs) -> Result<()> {
 }
 
 fn print_verdicts(verdicts: &[Verdict]) {
-    println!("\nInterfaces, and the command to run next:");
+    ix_sys::outln!("\nInterfaces, and the command to run next:");
     let lines: Vec<String> = verdicts.iter().flat_map(Verdict::lines).collect();
     match lines.is_empty() {
-        true => println!("none but the loopback interface → ix demo"),
-        false => lines.iter().for_each(|line| println!("{line}")),
+        true => ix_sys::outln!("none but the loopback interface → ix demo"),
+        false => lines.iter().for_each(|line| ix_sys::outln!("{line}")),
     }
 }
 
 fn print(checks: &[Check]) {
-    println!("{}\n", Machine::read().summary());
+    ix_sys::outln!("{}\n", Machine::read().summary());
     let width = checks.iter().map(|c| c.name.len()).max().unwrap_or(0);
     for check in checks {
-        println!("{:<7}  {:<width$}  {}", check.state.name(), check.name, check.why);
+        ix_sys::outln!("{:<7}  {:<width$}  {}", check.state.name(), check.name, check.why);
         if !check.mend.is_empty() {
-            println!("{:<7}  {:<width$}  → {}", "", "", check.mend);
+            ix_sys::outln!("{:<7}  {:<width$}  → {}", "", "", check.mend);
         }
     }
 }

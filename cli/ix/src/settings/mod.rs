@@ -20,6 +20,7 @@ use ix_wire::IpAddr;
 use of_own_address::{OfOwnAddress, Subject};
 use source::Source;
 use std::fmt::Display;
+use std::io::ErrorKind;
 use std::path::Path;
 use std::str::FromStr;
 use values::{Address, Commas, Cpus, Metrics, Network, Word};
@@ -77,8 +78,12 @@ impl Settings {
     fn read_file(&mut self, path: &Path) -> Result<()> {
         let path_text = path.display();
         let text = std::fs::read_to_string(path).map_err(|e| {
-            Problem::new(format!("cannot use the configuration {path_text}"), e)
-                .mend("give an existing file with -c")
+            let mend = match e.kind() {
+                ErrorKind::NotFound => "name a file that exists",
+                ErrorKind::PermissionDenied => "name a file that this user may read",
+                _ => "name a text file in TOML (man ix.toml)",
+            };
+            Problem::new(format!("cannot use the configuration {path_text}"), e).mend(mend)
         })?;
         let file = File::read(&text).map_err(|e| {
             let what = format!("cannot use `{}` ({path_text}, line {})", e.words, e.line);

@@ -145,7 +145,7 @@ impl Doorbells {
         loop {
             let gone = signal::count(GO);
             self.events.handler().came.clear();
-            println!("both");
+            ix_sys::outln!("both");
             // The thread stays outside of IX meanwhile: packets wait in the device.
             while signal::count(GO) == gone {
                 std::thread::yield_now();
@@ -203,7 +203,7 @@ impl Doorbells {
 
     /// A frame for the usual queue alone.
     fn one(&mut self) -> Result<()> {
-        println!("one");
+        ix_sys::outln!("one");
         let end = Instant::now() + PATIENCE;
         let first = loop {
             match self.wait(10_000)? {
@@ -257,9 +257,9 @@ impl Doorbells {
 
 fn run() -> Result<()> {
     let mut doorbells = Doorbells::new()?;
-    println!("ready");
+    ix_sys::outln!("ready");
     doorbells.run()?;
-    println!("ok");
+    ix_sys::outln!("ok");
     Ok(())
 }
 
