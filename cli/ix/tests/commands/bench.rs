@@ -99,6 +99,7 @@ fn all(test: &str, names: &[&str]) -> Option<Folder> {
 }
 
 #[test]
+#[ignore = "long; .ci/run nightly"]
 fn messages_and_connections_are_measured() {
     let Some(folder) = all("messages_and_connections_are_measured", RUN_BELOW[0]) else { return };
     for bench in RUN_BELOW[0] {
@@ -111,6 +112,7 @@ fn messages_and_connections_are_measured() {
 }
 
 #[test]
+#[ignore = "long; .ci/run nightly"]
 fn bulk_data_and_churn_are_measured() {
     let Some(folder) = all("bulk_data_and_churn_are_measured", RUN_BELOW[1]) else { return };
     check(&folder.read("churn"), "churn", "msgs_per_s");
@@ -131,6 +133,7 @@ fn models_walls_and_migrations_are_measured() {
 
 /// A tap has one end of IX only: the program whose calls are measured.
 #[test]
+#[ignore = "long; .ci/run nightly"]
 fn calls_of_sockets_are_measured_over_a_tap() {
     if !may_make_links("calls_of_sockets_are_measured_over_a_tap") {
         return;
@@ -148,6 +151,7 @@ fn calls_of_sockets_are_measured_over_a_tap() {
 }
 
 #[test]
+#[ignore = "long; .ci/run nightly"]
 fn memcached_is_measured() {
     if !may_make_links("memcached_is_measured") {
         return;
@@ -270,6 +274,7 @@ fn an_honest_client_is_served_beside_hostile_peers() {
 }
 
 #[test]
+#[ignore = "long; .ci/run nightly"]
 fn handover_and_weights_of_a_shared_interface_are_measured() {
     let test = "handover_and_weights_of_a_shared_interface_are_measured";
     // SAFETY: no arguments.
@@ -474,6 +479,7 @@ fn requests_by_busy_second_are_measured_of_haproxy() {
 
 /// Everything that a soak lets happen, once or twice each.
 #[test]
+#[ignore = "long; .ci/run nightly"]
 fn a_short_soak_ends_with_a_good_verdict() {
     if !may_make_links("a_short_soak_ends_with_a_good_verdict") {
         return;

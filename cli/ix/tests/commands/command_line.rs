@@ -50,6 +50,20 @@ fn help_teaches() {
     }
 }
 
+/// A full disk, say: one line, and no panic.
+#[test]
+fn an_output_that_cannot_be_written_is_an_error() {
+    for args in [&["doctor"][..], &["doctor", "--json"], &["cp", "--print-policy", "energy"]] {
+        let full = fs::OpenOptions::new().write(true).open("/dev/full").expect("opened");
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_ix"));
+        let output = command.args(args).stdout(full).output().expect("the command starts");
+        let said = errors(&output);
+        assert_eq!(output.status.code(), Some(1), "{args:?}: {said}");
+        let words = "ix: cannot write to standard output: No space left on device";
+        assert!(said.lines().count() == 1 && said.starts_with(words), "{args:?}: {said}");
+    }
+}
+
 #[test]
 fn programs_that_cannot_run() {
     run_refuses(&["--", "no-such-program"], 127, &["no-such-program", "PATH"]);

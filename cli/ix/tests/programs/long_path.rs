@@ -96,11 +96,13 @@ fn is_used_as_on_linux(test: &str, what: u8, small: u8) {
 }
 
 #[test]
+#[ignore = "long; .ci/run nightly"]
 fn a_long_path_is_received_from_as_on_linux() {
     is_used_as_on_linux("a_long_path_is_received_from_as_on_linux", b'r', b'R');
 }
 
 #[test]
+#[ignore = "long; .ci/run nightly"]
 fn a_long_path_is_sent_over_as_on_linux() {
     is_used_as_on_linux("a_long_path_is_sent_over_as_on_linux", b's', b'S');
 }

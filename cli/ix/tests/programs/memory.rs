@@ -80,6 +80,7 @@ fn anonymous_kb(pid: i32) -> u64 {
 /// dataplane. (Receive frames are sealed, and stay. So may blocks of transmit memory that another
 /// thread has given back, until more is needed.)
 #[test]
+#[ignore = "long; .ci/run nightly"]
 fn memory_goes_back_after_a_load() {
     const MANY: usize = 4000;
     let test = "memory_goes_back_after_a_load";

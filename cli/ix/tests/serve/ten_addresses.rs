@@ -98,6 +98,7 @@ fn asked(net: &TestNet, own: &[Ipv4Addr]) -> Vec<String> {
 }
 
 #[test]
+#[ignore = "long; .ci/run nightly"]
 fn ten_addresses_are_shared_as_linux_has_them() {
     let test = "ten_addresses_are_shared_as_linux_has_them";
     if !std::path::Path::new(PYTHON).exists() {
