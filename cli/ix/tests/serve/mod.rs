@@ -18,6 +18,7 @@ mod hostile;
 mod http;
 mod ipv6;
 mod jumbo;
+mod keys;
 mod kills;
 mod kv;
 mod lacking;
