@@ -58,6 +58,7 @@ const COMMAND_MAP_UPDATE: i64 = 2;
 const COMMAND_MAP_DELETE: i64 = 3;
 const COMMAND_PROG_LOAD: i64 = 5;
 const COMMAND_PROG_TEST_RUN: i64 = 10;
+const COMMAND_MAP_LOOKUP_BATCH: i64 = 24;
 const COMMAND_LINK_CREATE: i64 = 28;
 const COMMAND_LINK_UPDATE: i64 = 29;
 const COMMAND_LINK_DETACH: i64 = 34;
@@ -108,6 +109,47 @@ impl Map {
         let at = (&raw mut value).expose_provenance() as u64;
         element(&self.0, COMMAND_MAP_LOOKUP, key, at)?;
         Ok(value)
+    }
+
+    /// Reads all values of an array that has this many entries, by one system call.
+    fn all(&self, entries: u32) -> io::Result<Vec<u32>> {
+        #[repr(C)]
+        struct Attr {
+            before: u64,
+            after: u64,
+            keys: u64,
+            values: u64,
+            count: u32,
+            map_fd: u32,
+            element_flags: u64,
+            flags: u64,
+        }
+        let (mut keys, mut values) = (vec![0u32; entries as usize], vec![0u32; entries as usize]);
+        let mut after = 0u32;
+        let mut attr = Attr {
+            before: 0,
+            after: (&raw mut after).expose_provenance() as u64,
+            keys: keys.as_mut_ptr().expose_provenance() as u64,
+            values: values.as_mut_ptr().expose_provenance() as u64,
+            count: entries,
+            map_fd: self.0.as_raw_fd() as u32,
+            element_flags: 0,
+            flags: 0,
+        };
+        match bpf(COMMAND_MAP_LOOKUP_BATCH, &mut attr) {
+            // The kernel says so at the end of a map, too.
+            Err(e) if e.raw_os_error() != Some(libc::ENOENT) => return Err(e),
+            _ => {}
+        }
+        values.truncate(attr.count as usize);
+        Ok(values)
+    }
+
+    /// Sets each value of an array with this many entries that is `value` to 0.
+    pub fn clear_all(&self, entries: u32, value: u32) -> io::Result<()> {
+        let all = self.all(entries)?;
+        let mut keys = (0..).zip(all).filter(|(_, one)| *one == value);
+        keys.try_for_each(|(key, _)| self.set(key, 0))
     }
 
     /// Sets `map[key]`. A program that runs meanwhile sees the old or the new value.
@@ -391,4 +433,27 @@ fn bpf_fd<A>(command: i64, attr: &mut A) -> io::Result<OwnedFd> {
     let new = bpf(command, attr)?;
     // SAFETY: these commands make a new descriptor (close-on-exec), which no other value owns.
     Ok(unsafe { fd::own(new as RawFd) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_cleared_wherever_they_stand() {
+        const ENTRIES: u32 = 5000;
+        let map = match Map::new(MapKind::Array, c"ix_test", ENTRIES) {
+            Ok(map) => map,
+            Err(e) => {
+                let name = "bpf::tests::values_are_cleared_wherever_they_stand";
+                return ix_skip::skip(name, ix_skip::Need::Root, e);
+            }
+        };
+        [0, 4096, ENTRIES - 1].iter().for_each(|key| map.set(*key, 3).expect("set"));
+        [1, 4095].iter().for_each(|key| map.set(*key, 4).expect("set"));
+        map.clear_all(ENTRIES, 3).expect("cleared");
+        let mut left = vec![0; ENTRIES as usize];
+        (left[1], left[4095]) = (4, 4);
+        assert_eq!(map.all(ENTRIES).expect("read"), left);
+    }
 }

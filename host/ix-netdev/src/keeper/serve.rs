@@ -420,6 +420,7 @@ impl Keeper {
         if self.first == Some(slot) {
             self.first = None;
         }
+        let mut has_ports = false;
         if let Some(program) = self.program.as_ref().filter(|_| run.has_joined) {
             let _ = program.owners.set(slot, 0);
             if let Part::Link(link) = &run.part {
@@ -429,16 +430,14 @@ impl Keeper {
                 }
             }
             // The next owner of this number has none of them.
-            for key in 0..ALL_PORTS {
-                if program.ports.get(key).is_ok_and(|owner| owner == slot) {
-                    let _ = program.ports.set(key, 0);
-                }
-            }
+            has_ports = program.ports.clear_all(ALL_PORTS, slot).is_err();
         }
         if matches!(run.part, Part::Queues) {
             self.queues_at = Instant::now() + QUEUES_REST;
         }
-        self.free.push_back(slot);
+        if !has_ports {
+            self.free.push_back(slot);
+        }
         // An address that it did not share may be the others'.
         let _ = self.exchange_program();
         Some(run.socket)
