@@ -276,7 +276,13 @@ impl HeldPorts {
 
     /// Ends this run's part of the interface.
     pub fn leave(&self) {
-        self.kept.iter().for_each(Kept::leave);
+        let Some(kept) = &self.kept else { return };
+        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        // The keeper would look for them among all ports.
+        for port in held.keys() {
+            let _ = self.owned.set(key(*port), 0);
+        }
+        kept.leave();
     }
 
     /// What the program on the interface looks at. `frags`: it takes frames in several buffers.

@@ -9,7 +9,7 @@ use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const SOON: Duration = Duration::from_millis(300);
 
@@ -71,6 +71,34 @@ fn send(here: &Namespace, there: &Namespace, far: &str, port: u16) {
     here.run(|| {
         let socket = socket::open_packets(index).expect("a socket");
         socket::send(socket.as_fd(), &frame, 0).expect("sent");
+    });
+}
+
+/// Two runs begin at one moment, and the one that is to attach the program does not: the other one
+/// is not kept waiting.
+#[test]
+fn a_run_that_fails_at_its_start_keeps_none_waiting() {
+    let Some((here, _there)) = pair("a_run_that_fails_at_its_start_keeps_none_waiting") else {
+        return;
+    };
+    let index = here.link("ix0").expect("asked").expect("there").index;
+    let join = || {
+        let start = || {
+            std::thread::spawn(|| keep("ix0"));
+            Ok(())
+        };
+        HeldPorts::join((vec![OUR_IP.into()], index), 0, ("ix0", 1), start).expect("a part")
+    };
+    let first = here.run(join);
+    std::thread::scope(|scope| {
+        let second = scope.spawn(|| here.run(join));
+        std::thread::sleep(SOON);
+        let began = Instant::now();
+        drop(first);
+        let second = second.join().expect("it has a part");
+        assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+        assert!(second.link().is_none(), "it is to attach the program");
+        second.leave();
     });
 }
 

@@ -99,6 +99,15 @@ struct Run {
     part: Part,
 }
 
+/// What has become of the ports of a run that ends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ports {
+    /// It has given them back itself.
+    Released,
+    /// Its number stands in the map.
+    Left,
+}
+
 /// What a run has.
 enum Part {
     Nothing,
@@ -192,7 +201,7 @@ impl Keeper {
             }
             Some(ToKeeper::Addresses(addresses)) => self.set_addresses(slot, addresses),
             Some(ToKeeper::Leave) => {
-                let socket = self.ends(slot);
+                let socket = self.ends(slot, Ports::Released);
                 // All of it is gone before the run ends.
                 if self.runs.is_empty()
                     && let Some(program) = self.program.take()
@@ -202,10 +211,14 @@ impl Keeper {
                 if let Some(socket) = socket {
                     say(socket.as_fd(), &FromKeeper::Done, &[]);
                 }
-                return;
+                return self.join_waiting();
             }
             // It has ended, or says what no run says.
-            _ => return drop(self.ends(slot)),
+            _ => {
+                drop(self.ends(slot, Ports::Left));
+                // It may have been about to attach the program, for which others wait.
+                return self.join_waiting();
+            }
         };
         let answer = answer.map_or_else(FromKeeper::Refused, |()| FromKeeper::Done);
         if let Some(run) = self.runs.get(&slot) {
@@ -284,7 +297,7 @@ impl Keeper {
     }
 
     fn refuse(&mut self, slot: u32, why: String) {
-        if let Some(socket) = self.ends(slot) {
+        if let Some(socket) = self.ends(slot, Ports::Left) {
             say(socket.as_fd(), &FromKeeper::Refused(why), &[]);
         }
     }
@@ -415,7 +428,7 @@ impl Keeper {
     }
 
     /// Nothing is a run's any more; Linux has its ports at once. Returns its connection.
-    fn ends(&mut self, slot: u32) -> Option<OwnedFd> {
+    fn ends(&mut self, slot: u32, ports: Ports) -> Option<OwnedFd> {
         let run = self.runs.remove(&slot)?;
         if self.first == Some(slot) {
             self.first = None;
@@ -429,8 +442,10 @@ impl Keeper {
                     let _ = here.delete_link(&link.near);
                 }
             }
-            // The next owner of this number has none of them.
-            has_ports = program.ports.clear_all(ALL_PORTS, slot).is_err();
+            // The next owner of this number has none of them; after the last run the map goes.
+            if ports == Ports::Left && !self.runs.is_empty() {
+                has_ports = program.ports.clear_all(ALL_PORTS, slot).is_err();
+            }
         }
         if matches!(run.part, Part::Queues) {
             self.queues_at = Instant::now() + QUEUES_REST;
