@@ -3,8 +3,7 @@
 use crate::shared_address::{RETRY_MS, SharedAddress};
 use crate::vnic::FilteredDevices;
 use ix_entry::Channel;
-use ix_netdev::LinkChange;
-use ix_netdev::{DeviceEvent, DeviceUpdate, OpenedDevice};
+use ix_netdev::{DeviceEvent, DeviceUpdate, LinkChange, LinkWatch, OpenedDevice};
 use ix_proto::device::NicKind;
 use ix_proto::{Codec, FromImage, ToImage};
 use ix_sys::say;
@@ -53,6 +52,10 @@ struct Device {
     opened: OpenedDevice,
     /// State of its link, in words.
     state: String,
+    /// The interface behind it, where another run has the queues of that one.
+    uplink: Option<String>,
+    /// Its MTU and the queues of its interface when the dataplane began.
+    at_first: (usize, usize),
     /// The interface was removed.
     removed: bool,
     /// Number of queues of a new interface that the dataplane has not attached yet.
@@ -69,9 +72,11 @@ struct Device {
 impl Devices {
     /// Devices that the dataplane has just attached.
     pub fn new(opened: Vec<OpenedDevice>) -> Devices {
-        let device = |opened| Device {
-            opened,
+        let device = |opened: OpenedDevice| Device {
             state: "up".to_owned(),
+            uplink: opened.uplink().map(str::to_owned),
+            at_first: (opened.info.mtu, opened.info.sockets()),
+            opened,
             removed: false,
             missing: 0,
             serial: 0,
@@ -94,6 +99,18 @@ impl Devices {
     /// The same, at an address of Linux.
     pub fn sharing(self, shared: Option<SharedAddress>) -> Devices {
         Devices { shared, ..self }
+    }
+
+    /// The same, with interfaces that may be down already.
+    pub fn watched(mut self, watch: &LinkWatch) -> Devices {
+        for device in &mut self.all {
+            let name = device.uplink.as_ref().unwrap_or(&device.opened.info.name);
+            let is_afxdp = matches!(device.opened.info.kind, NicKind::Afxdp(_));
+            if is_afxdp && watch.is_running(name) == Some(false) {
+                device.state = DOWN_STATE.to_owned();
+            }
+        }
+        self
     }
 
     /// Descriptors that poll readable when [`Devices::service`] has something to do.
@@ -128,6 +145,16 @@ impl Devices {
             for event in device.opened.service() {
                 match event {
                     DeviceEvent::Update(update) => device.next = Some(update),
+                    DeviceEvent::Tell(line) => {
+                        // What did not succeed before has succeeded.
+                        if device.state != DOWN_STATE && !device.removed {
+                            device.state = "up".to_owned();
+                        }
+                        lines.push(line);
+                    }
+                    DeviceEvent::OtherMac => {
+                        self.shared.iter_mut().for_each(SharedAddress::has_other_mac);
+                    }
                     DeviceEvent::Say(line) => {
                         device.state = device.without_name(&line).to_owned();
                         lines.push(line);
@@ -205,10 +232,15 @@ impl Devices {
         | LinkChange::Down(name)
         | LinkChange::Removed(name)
         | LinkChange::Moved(name)
+        | LinkChange::Altered(name)
         | LinkChange::Alias { name, .. }
         | LinkChange::Renamed { from: name, .. }) = change;
-        let number = self.all.iter().position(|device| device.is_called(name))?;
+        let is_of = |device: &Device| device.is_called(name) || device.is_before(name);
+        let number = self.all.iter().position(is_of)?;
         let device = &mut self.all[number];
+        if device.is_before(name) {
+            return device.follow_uplink(change);
+        }
         let was_away = device.removed;
         let line = device.follow(change);
         device.send_next(number, channel);
@@ -281,7 +313,7 @@ impl Devices {
 
     /// States of the devices' links, in words.
     pub fn states(&self) -> Vec<String> {
-        self.all.iter().map(|device| device.state.clone()).collect()
+        self.all.iter().map(Device::told_state).collect()
     }
 }
 
@@ -344,6 +376,14 @@ impl FilteredDevices for Devices {
     }
 }
 
+/// The state of an interface that is down, and what follows from it.
+const DOWN_STATE: &str = "down";
+const DOWN: &str = ": packets are lost until it is up again";
+
+fn renamed(from: &str, to: &str) -> String {
+    format!("link {from} is called {to} now; the dataplane uses it as before")
+}
+
 impl Device {
     fn name(&self) -> String {
         format!("{}:{}", self.opened.info.kind, self.opened.info.name)
@@ -360,18 +400,64 @@ impl Device {
             && self.opened.info.name == *name
     }
 
+    /// Whether this device is a link to the interface of this name, which another run has.
+    fn is_before(&self, name: &str) -> bool {
+        self.uplink.as_deref() == Some(name)
+    }
+
+    /// The state of its link, with what is other than at first.
+    fn told_state(&self) -> String {
+        let now = (self.opened.info.mtu, self.opened.info.sockets());
+        let (mtu, queues) = self.at_first;
+        let mut news = Vec::new();
+        if now.0 != mtu {
+            news.push(format!("MTU {} instead of {mtu}", now.0));
+        }
+        if now.1 != queues {
+            news.push(format!("{} queues instead of {queues}", now.1));
+        }
+        match news.is_empty() || self.state != "up" {
+            true => self.state.clone(),
+            false => format!("up, with {}", news.join(", ")),
+        }
+    }
+
+    /// Handles a change of the interface behind its link; returns a line for the user.
+    fn follow_uplink(&mut self, change: &LinkChange) -> Option<String> {
+        let (state, more) = match change {
+            // The keeper gives the link what the interface has.
+            LinkChange::Alias { .. } | LinkChange::Altered(_) => return None,
+            LinkChange::Renamed { from, to } => {
+                self.uplink = Some(to.clone());
+                return Some(renamed(from, to));
+            }
+            // Another one of that name may have come.
+            LinkChange::Up(_) | LinkChange::Down(_) if self.removed => return None,
+            LinkChange::Up(_) => ("up", ""),
+            LinkChange::Down(_) => (DOWN_STATE, DOWN),
+            LinkChange::Removed(_) | LinkChange::Moved(_) => {
+                self.removed = true;
+                ("gone", ": start `ix run` again when an interface of this name exists")
+            }
+        };
+        self.state = state.to_owned();
+        let uplink = self.uplink.as_deref().unwrap_or_default();
+        Some(format!("link {uplink} is {state}{more}"))
+    }
+
     /// Handles a change of its interface; returns a line for the user.
     fn follow(&mut self, change: &LinkChange) -> Option<String> {
         Some(match change {
             LinkChange::Alias { .. } => return None,
-            LinkChange::Down(_) => self.now("down", ": packets are lost until it is up again"),
-            LinkChange::Renamed { to, .. } => {
+            LinkChange::Altered(_) => {
+                self.opened.look_soon();
+                return None;
+            }
+            LinkChange::Down(_) => self.now(DOWN_STATE, DOWN),
+            LinkChange::Renamed { from, to } => {
                 // The queues stay with the interface.
-                let from = &self.opened.info.name;
-                let line =
-                    format!("link {from} is called {to} now; the dataplane uses it as before");
                 self.opened.info.name = to.clone();
-                line
+                renamed(from, to)
             }
             LinkChange::Removed(_) if self.opened.info.kind == NicKind::Tap => {
                 self.now("gone", ": another process removed it; start `ix run` again")

@@ -103,6 +103,11 @@ impl SharedAddress {
         self.net.moved(index);
     }
 
+    /// The interface has another Ethernet address.
+    pub fn has_other_mac(&mut self) {
+        self.net.has_other_mac();
+    }
+
     /// Tells the dataplane what has changed. Returns whether addresses have.
     pub fn service(&mut self, channel: Option<&Channel>) -> bool {
         let before = self.ports.addresses();

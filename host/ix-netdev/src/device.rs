@@ -68,8 +68,13 @@ pub struct DeviceUpdate {
 pub enum DeviceEvent {
     /// An update that the caller must send to the dataplane.
     Update(DeviceUpdate),
-    /// One line that the caller must show to the user. It begins with the device's name.
+    /// One line that the caller must show to the user: the device's state. It begins with the
+    /// device's name.
     Say(String),
+    /// One line that the caller must show to the user. The device's state stays.
+    Tell(String),
+    /// The interface has another Ethernet address, which the update before has.
+    OtherMac,
 }
 
 /// An open device. Dropping it removes the XDP program from the interface.
@@ -284,19 +289,32 @@ impl OpenedDevice {
         events.into_iter().chain(refused.map(DeviceEvent::Say)).chain(grown).collect()
     }
 
-    /// Looks now and then whether the interface has more queues than before, or another MTU. Of
-    /// queues no message of Linux tells, and packets on one without a socket are not ours. There
-    /// cannot be fewer, because Linux keeps queues that have sockets.
+    /// Has the next [`OpenedDevice::service`] look at what the interface is now: Linux says that it
+    /// has changed.
+    pub fn look_soon(&mut self) {
+        self.count_at = Instant::now();
+    }
+
+    /// The interface that runs share, where another one has its queues and this one a link to it.
+    pub fn uplink(&self) -> Option<&str> {
+        let (DeviceSpec::Afxdp { ifname, .. }, options) = self.again.as_ref()? else { return None };
+        options.shared.as_ref()?.kept()?.link().map(|_| ifname.as_str())
+    }
+
+    /// Looks now and then whether the interface has more queues than before, or another MTU or
+    /// Ethernet address. Of queues no message of Linux tells, and packets on one without a socket
+    /// are not ours. There cannot be fewer, because Linux keeps queues that have sockets.
     fn look_again(&mut self) -> Vec<DeviceEvent> {
         let now = Instant::now();
+        if now < self.count_at {
+            return Vec::new();
+        }
+        let uplink = self.uplink().map(str::to_owned);
         let (Some(xdp), NicKind::Afxdp(bind), Some((spec, options))) =
             (&mut self.xdp, &mut self.info.kind, &self.again)
         else {
             return Vec::new();
         };
-        if now < self.count_at {
-            return Vec::new();
-        }
         self.count_at = now + COUNT_EVERY;
         let name = &self.info.name;
         // Another interface may have the name meanwhile.
@@ -331,12 +349,25 @@ impl OpenedDevice {
             self.info.mtu = mtu;
             news.push(format!("MTU {mtu}"));
         }
-        if news.is_empty() {
-            return Vec::new();
+        let mut events = Vec::new();
+        if !news.is_empty() {
+            let line = format!("afxdp:{name}: up, with {} now", news.join(", "));
+            events.push(DeviceEvent::Tell(line));
         }
-        let line = format!("afxdp:{name}: up, with {} now", news.join(", "));
-        let change = DeviceChange::Grown(self.info.clone());
-        vec![DeviceEvent::Update(DeviceUpdate { change, fds }), DeviceEvent::Say(line)]
+        if let Ok(mac) = interface.mac()
+            && mac != self.info.mac
+        {
+            self.info.mac = mac;
+            let bytes = mac.map(|byte| format!("{byte:02x}")).join(":");
+            let called = uplink.as_ref().unwrap_or(name);
+            let line = format!("{called} has Ethernet address {bytes} now");
+            events.extend([DeviceEvent::Tell(line), DeviceEvent::OtherMac]);
+        }
+        if !events.is_empty() {
+            let change = DeviceChange::Grown(self.info.clone());
+            events.insert(0, DeviceEvent::Update(DeviceUpdate { change, fds }));
+        }
+        events
     }
 
     /// Opens again an interface that was removed and made again, or moved. The update has the new

@@ -132,6 +132,14 @@ impl HostNet {
         self.is_stale = true;
     }
 
+    /// The interface has another Ethernet address, for which Linux has forgotten its next hops:
+    /// those that IX uses are asked for again. So they hear of it, also those that send to a
+    /// program which waits.
+    pub fn has_other_mac(&mut self) {
+        let in_use = self.wanted.in_use(Instant::now());
+        in_use.into_iter().for_each(|hop| self.resolve(hop));
+    }
+
     /// IX uses this next hop: Linux resolves it, or confirms what it knows. Returns what Linux
     /// knows at once.
     pub fn want(&mut self, hop: IpAddr) -> Option<Neighbour> {

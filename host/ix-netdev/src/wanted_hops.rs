@@ -2,10 +2,14 @@
 //! told of each.
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Next hops that are followed, at most: twice as many as a dataplane keeps.
 const HOPS_MAX: usize = 8192;
+/// IX uses a next hop that it has named within this time.
+const IN_USE: Duration = Duration::from_secs(60);
+/// Next hops that are asked for at once, at most: each question goes to all hosts of the link.
+const AT_ONCE_MAX: usize = 256;
 
 /// What a next hop's Ethernet address is; none: Linux has found none.
 pub type Neighbour = (IpAddr, Option<[u8; 6]>);
@@ -48,6 +52,16 @@ impl WantedHops {
         self.0.keys().copied().collect()
     }
 
+    /// Those in use, the ones that were named last first, and no more than may be asked for at
+    /// once.
+    pub fn in_use(&self, now: Instant) -> Vec<IpAddr> {
+        let age = |wanted: &Wanted| now.saturating_duration_since(wanted.named);
+        let mut all: Vec<_> = self.0.iter().map(|(hop, wanted)| (age(wanted), *hop)).collect();
+        all.retain(|(age, _)| *age <= IN_USE);
+        all.sort_unstable();
+        all.into_iter().take(AT_ONCE_MAX).map(|(_, hop)| hop).collect()
+    }
+
     /// Forgets all.
     pub fn clear(&mut self) {
         self.0.clear();
@@ -73,6 +87,22 @@ mod tests {
         assert_eq!(hops.note((stranger, MAC)), Some((stranger, MAC)));
         assert_eq!(hops.note((stranger, MAC)), None, "known");
         assert_eq!(hops.note((stranger, None)), Some((stranger, None)));
+    }
+
+    #[test]
+    fn those_in_use_are_the_last_ones_that_were_named() {
+        let (mut hops, began) = (WantedHops::default(), Instant::now());
+        for number in 0..1000 {
+            let now = began + Duration::from_millis(number.into());
+            hops.name(Ipv4Addr::from(0x0b00_0000 + number).into(), None, now);
+        }
+        let last = |count: u32| (1000 - count..1000).rev();
+        let expected = |count| last(count).map(|n| Ipv4Addr::from(0x0b00_0000 + n).into());
+        let now = began + Duration::from_secs(1);
+        assert_eq!(hops.in_use(now), expected(AT_ONCE_MAX as u32).collect::<Vec<IpAddr>>());
+        let now = began + IN_USE + Duration::from_millis(990);
+        assert_eq!(hops.in_use(now), expected(10).collect::<Vec<IpAddr>>());
+        assert!(hops.in_use(now + IN_USE).is_empty());
     }
 
     #[test]

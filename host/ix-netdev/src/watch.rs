@@ -24,6 +24,8 @@ pub enum LinkChange {
         /// Its name now.
         to: String,
     },
+    /// It has another MTU or another Ethernet address.
+    Altered(String),
     /// Its alias was changed.
     Alias {
         /// Its name.
@@ -52,6 +54,12 @@ impl LinkWatch {
         self.fd.as_fd()
     }
 
+    /// Whether the link of this name was up and had a carrier when its changes were last read;
+    /// `None`: there was none.
+    pub fn is_running(&self, name: &str) -> Option<bool> {
+        self.known.values().find(|link| link.name == name).map(|link| link.running)
+    }
+
     /// The changes since the last call; never blocks.
     pub fn changes(&mut self) -> Vec<LinkChange> {
         let mut changes = Vec::new();
@@ -76,6 +84,9 @@ impl LinkWatch {
     fn note(&mut self, link: Link) -> Vec<LinkChange> {
         let before = self.known.insert(link.index, link.clone());
         let known_alias = before.as_ref().map_or("", |before| before.alias.as_str());
+        let is_altered =
+            before.as_ref().is_some_and(|old| (old.mtu, old.mac) != (link.mtu, link.mac));
+        let altered = is_altered.then(|| LinkChange::Altered(link.name.clone()));
         let (name, text) = (link.name.clone(), link.alias);
         let alias = (known_alias != text).then_some(LinkChange::Alias { name, text });
         let change = match before {
@@ -86,6 +97,6 @@ impl LinkWatch {
             Some(before) if before.running => None,
             _ => link.running.then_some(LinkChange::Up(link.name)),
         };
-        change.into_iter().chain(alias).collect()
+        change.into_iter().chain(altered).chain(alias).collect()
     }
 }

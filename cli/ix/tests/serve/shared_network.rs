@@ -3,7 +3,7 @@
 use super::shared_address::{ask, on_linux_address, run_echo};
 use crate::support::stats::Stats;
 use crate::support::traffic::echo;
-use crate::support::{CLIENT, PATIENCE, SERVICE, TestNet, build_echo, connect_to, eventually};
+use crate::support::{CLIENT, Nic, PATIENCE, SERVICE, TestNet, build_echo, connect_to, eventually};
 use ix_skip::{Need, skip};
 use ix_sys::socket;
 use ix_testbed::VethEnd;
@@ -219,6 +219,34 @@ fn routes_of_linux_are_followed() {
     process.terminate();
 }
 
+/// What `ix ctl status` says.
+fn status(net: &TestNet) -> String {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ix"));
+    command.args(["ctl", "status", "--control"]).arg(net.file("control.sock"));
+    let output = command.output().expect("the command starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("text")
+}
+
+/// An interface with an address of IX's own gets another Ethernet address: the new one is announced
+/// at once, and the connection goes on.
+#[test]
+fn an_own_address_moves_to_another_ethernet_address() {
+    let test = "an_own_address_moves_to_another_ethernet_address";
+    let Some(net) = TestNet::new(test, Nic::Afxdp, 1) else { return };
+    let service = net.serve(&["64"]);
+    let mut stream = net.connect();
+    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    echo(&mut stream, 1, 64);
+    net.server.set_mac("ixs0", [2, 0, 0, 0, 5, 1]).expect("another address");
+    service.process.wait_for("ix: ixs0 has Ethernet address 02:00:00:00:05:01 now", PATIENCE);
+    echo(&mut stream, 2, 64);
+    assert_eq!(net.service_mac(), [2, 0, 0, 0, 5, 1]);
+    echo(&mut net.connect(), 3, 64);
+    drop(stream);
+    service.finish(PATIENCE);
+}
+
 /// The interface takes shorter packets while the program runs: connections go on in both
 /// directions, and new ones say so.
 #[test]
@@ -237,6 +265,12 @@ fn an_mtu_that_changes_is_followed() {
         // While it is told nothing, what it sends is lost.
         echo(&mut first, 2, 40_000);
         process.wait_for_nth("ix: afxdp:ixs0: up, with MTU ", round + 1, PATIENCE);
+        let state = match mtu {
+            1500 => "(up)".to_owned(),
+            mtu => format!("(up, with MTU {mtu} instead of 1500)"),
+        };
+        let told = status(&net);
+        assert!(told.contains(&state), "{state}: {told}");
         let mut second = net.client.run(|| connect_to(SERVICE));
         eventually("new connections say so", || {
             second = net.client.run(|| connect_to(SERVICE));

@@ -1,6 +1,7 @@
 //! Several runs on one interface, each by a plain `ix run`: the first has the queues, others have
 //! links, and a keeper outlives each of them.
 use super::shared_address::{LINUX, Session, ask, on_linux_address};
+use crate::support::command::errors;
 use crate::support::process::{Process, signal};
 use crate::support::stats::Stats;
 use crate::support::{PATIENCE, SERVICE, TestNet, eventually};
@@ -9,9 +10,10 @@ use ix_proto::keeper::ToKeeper;
 use ix_skip::{Need, skip};
 use std::io::{Read, Write};
 use std::net::{SocketAddrV4, TcpStream};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const PYTHON: &str = "/usr/bin/python3";
 
@@ -156,6 +158,97 @@ fn three_runs_share_an_interface_and_one_is_killed_again_and_again() {
     }
     session.end();
     assert_eq!(LINUX.port(), 22);
+    is_as_before(&net);
+}
+
+/// What `ix ctl status` says of a run.
+fn status(net: &TestNet, port: u16) -> String {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ix"));
+    command.args(["ctl", "status", "--control"]).arg(net.file(&format!("control-{port}.sock")));
+    let output = command.output().expect("the command starts");
+    assert!(output.status.success(), "{}", errors(&output));
+    String::from_utf8(output.stdout).expect("text")
+}
+
+/// The interface goes down and comes back, which the run that has a link to it says too.
+#[test]
+fn each_run_tells_of_an_interface_that_is_down() {
+    let test = "each_run_tells_of_an_interface_that_is_down";
+    if !std::path::Path::new(PYTHON).exists() {
+        return skip(test, Need::Program("apt-get install python3"), "no python3");
+    }
+    let Some(net) = on_linux_address(test) else { return };
+    let runs = [8081, 8082].map(|port| (port, start(&net, port)));
+    let mut streams = [8081, 8082].map(|port| connect(&net, port));
+    streams.iter_mut().for_each(|stream| says(stream, 1).expect("an answer"));
+    for round in 1..=2 {
+        net.server.set_up("ixs0", false).expect("down");
+        for (port, run) in &runs {
+            let line = "ix: link ixs0 is down: packets are lost until it is up again";
+            run.wait_for_nth(line, round, PATIENCE);
+            let told = status(&net, *port);
+            assert!(told.contains("(down)"), "{told}");
+        }
+        net.server.set_up("ixs0", true).expect("up");
+        for (port, run) in &runs {
+            run.wait_for_nth("ix: link ixs0 is up", round, PATIENCE);
+            let told = status(&net, *port);
+            assert!(told.contains("(up)"), "{told}");
+        }
+        streams.iter_mut().for_each(|stream| says(stream, 2).expect("it goes on"));
+    }
+    for (_, run) in runs {
+        run.terminate();
+    }
+    is_as_before(&net);
+}
+
+/// The interface gets another Ethernet address. Connections of both runs go on, also while nothing
+/// but the client has something to say, and what runs send comes from the new address.
+#[test]
+fn each_run_follows_another_ethernet_address() {
+    let test = "each_run_follows_another_ethernet_address";
+    if !std::path::Path::new(PYTHON).exists() {
+        return skip(test, Need::Program("apt-get install python3"), "no python3");
+    }
+    let Some(net) = on_linux_address(test) else { return };
+    let session = Session::start(&net);
+    let runs = [8081, 8082].map(|port| (port, start(&net, port)));
+    let mut streams = [8081, 8082].map(|port| connect(&net, port));
+    for (port, stream) in [8081, 8082].into_iter().zip(&mut streams) {
+        says(stream, 1).expect("an answer");
+        eventually("it is IX's", || accepted(&net, port) == 1);
+    }
+    for round in 1..=2 {
+        let mac = [2, 0, 0, 0, 5, round];
+        net.server.set_mac("ixs0", mac).expect("another address");
+        for (_, run) in &runs {
+            let line = format!("ix: ixs0 has Ethernet address 02:00:00:00:05:0{round} now");
+            run.wait_for(&line, PATIENCE);
+        }
+        streams.iter_mut().for_each(|stream| says(stream, 2).expect("it goes on"));
+        let wire = net.wire();
+        for (port, stream) in [8081_u16, 8082].into_iter().zip(&mut streams) {
+            says(stream, 3).expect("an answer");
+            let is_its = |frame: &[u8]| frame[26..30] == SERVICE.ip().octets();
+            let from = port.to_be_bytes();
+            let end = Instant::now() + PATIENCE;
+            let source = loop {
+                assert!(Instant::now() < end, "a frame of port {port}");
+                let frame = wire.receive(PATIENCE).expect("received").expect("a frame");
+                if frame.len() > 38 && is_its(&frame) && frame[34..36] == from {
+                    break frame[6..12].to_vec();
+                }
+            };
+            assert_eq!(source, mac, "port {port}");
+            says(&mut connect(&net, port), 4).expect("new connections are served");
+        }
+    }
+    for (port, run) in runs {
+        assert_eq!(accepted(&net, port), 3, "all of them were IX's");
+        run.terminate();
+    }
+    session.end();
     is_as_before(&net);
 }
 

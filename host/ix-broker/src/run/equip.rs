@@ -142,7 +142,7 @@ impl Running {
             self.renew_filters(&mut devices, accepted)?;
             self.commands.submit_rules(self.vnic.rules(), Box::new(|_| {}));
         }
-        self.devices = Devices::new(devices).sharing(setup.shared);
+        self.devices = Devices::new(devices).sharing(setup.shared).watched(&self.watch);
         self.devices.begin(channel(&self.child, self.apart.as_ref()));
         self.vnic.set_in_hardware(self.devices.filters_in_hardware());
         self.commands.service(channel(&self.child, self.apart.as_ref()));

@@ -100,7 +100,10 @@ fn follow(change: &LinkChange, name: &mut String, share: &mut InterfaceShare) ->
             )]);
         }
         LinkChange::Up(up) if up == name => say(vec![format!("the interface {name} is up again")]),
-        LinkChange::Down(_) | LinkChange::Up(_) | LinkChange::Alias { .. } => {}
+        LinkChange::Down(_)
+        | LinkChange::Up(_)
+        | LinkChange::Altered(_)
+        | LinkChange::Alias { .. } => {}
     }
     Ok(())
 }

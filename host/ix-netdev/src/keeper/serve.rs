@@ -3,6 +3,7 @@ use super::{MESSAGE_MAX, is_one_of_us, path_of};
 use crate::exchange::Hung;
 use crate::link::VethEnd;
 use crate::namespace::Namespace;
+use crate::watch::LinkWatch;
 use crate::xdp::{
     ALL_PORTS, FRAGMENT_KEY, FRAGMENT_KEY_V6, Maps, OWNERS, TO_LINK, TO_SOCKETS, near,
     shared_program,
@@ -24,7 +25,8 @@ use std::time::{Duration, Instant};
 const QUEUES_REST: Duration = Duration::from_secs(2);
 /// Longest wait for the first run, and for a run after the last one.
 const IDLE: Duration = Duration::from_millis(500);
-/// Time between two looks at the interface's MTU, which its links have too.
+/// Longest time between two looks at the interface's MTU and Ethernet address, which its links have
+/// too: a message of Linux may be lost.
 const LOOK: Duration = Duration::from_secs(1);
 /// Rest after an error that passes.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -40,16 +42,21 @@ pub fn keep(interface: &str) -> io::Result<()> {
     };
     remove_left(interface);
     let mut keeper = Keeper::new(interface);
+    // Without it changes are seen later.
+    let mut watch = LinkWatch::new(&[]).ok();
     let mut idle_since = Instant::now();
     loop {
         let mut fds = vec![PollFd::readable(&listener)];
         fds.extend(keeper.runs.values().map(|run| PollFd::readable(&run.socket)));
         let slots: Vec<u32> = keeper.runs.keys().copied().collect();
+        fds.extend(watch.iter().map(|watch| PollFd::readable(&watch.fd())));
         let is_idle = slots.is_empty();
         let wait = if is_idle { Some(IDLE) } else { keeper.has_links().then_some(LOOK) };
         // After an error, which is an interruption, nothing is ready.
         let _ = poll(&mut fds, wait);
-        keeper.follow_mtu();
+        // Whatever has changed, the interface is looked at.
+        let _ = watch.as_mut().map(LinkWatch::changes);
+        keeper.follow_interface();
         if fds[0].is_ready() {
             match socket::accept(listener.as_fd()) {
                 Ok(new) if is_one_of_us(new.as_fd()) => keeper.arrives(new),
@@ -238,23 +245,39 @@ impl Keeper {
         self.links().next().is_some()
     }
 
-    /// Gives all links the MTU of the interface, if that is another one.
-    fn follow_mtu(&mut self) {
-        let Some(program) = &self.program else { return };
-        let mtu = Interface::new(&self.interface).and_then(|interface| interface.mtu());
-        let Some(mtu) = mtu.ok().map(|mtu| mtu as u32).filter(|mtu| *mtu != program.owned.mtu)
-        else {
+    /// Gives all links the MTU and the Ethernet address of the interface, if those are others.
+    fn follow_interface(&mut self) {
+        let Some(program) = &mut self.program else { return };
+        let Ok(interface) = Interface::new(&self.interface) else { return };
+        let owned = &mut program.owned;
+        // Another one may have the name.
+        if interface.index().ok() != Some(owned.ifindex) {
             return;
-        };
+        }
+        let (mtu, mac) = (owned.mtu, owned.mac);
+        owned.mtu = interface.mtu().map_or(mtu, |mtu| mtu as u32);
+        owned.mac = interface.mac().unwrap_or(mac);
+        let (new_mtu, new_mac) = (owned.mtu, owned.mac);
+        if (new_mtu, new_mac) == (mtu, mac) {
+            return;
+        }
+        if new_mac != mac {
+            // The near ends let frames with it out before a run sends any. If it fails, links are
+            // mute, which the next change of addresses mends.
+            let _ = self.exchange_program();
+        }
         let Ok(here) = Namespace::current() else { return };
         for link in self.links() {
-            for end in [&link.near, &link.far] {
-                // A link that refuses it loses what is longer.
-                let _ = here.set_mtu(end, mtu);
+            if new_mtu != mtu {
+                for end in [&link.near, &link.far] {
+                    // A link that refuses it loses what is longer.
+                    let _ = here.set_mtu(end, new_mtu);
+                }
             }
-        }
-        if let Some(program) = &mut self.program {
-            program.owned.mtu = mtu;
+            if new_mac != mac {
+                // By it the run hears of the change.
+                let _ = here.set_mac(&link.far, new_mac);
+            }
         }
     }
 

@@ -62,6 +62,7 @@ impl End {
         let any = !events.is_empty();
         for event in events {
             match event {
+                DeviceEvent::Tell(_) | DeviceEvent::OtherMac => panic!("of an interface"),
                 DeviceEvent::Say(line) => {
                     assert!(line.starts_with("memif:") && !line.contains('\n'), "{line}");
                     self.said.push(line);

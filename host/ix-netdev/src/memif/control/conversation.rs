@@ -21,8 +21,8 @@ pub(super) fn server(test: &str) -> (Control, MemifSpec) {
 /// What the user was told.
 pub(super) fn lines(events: Vec<DeviceEvent>) -> Vec<String> {
     let line = |event| match event {
-        DeviceEvent::Say(line) => Some(line),
-        DeviceEvent::Update(_) => None,
+        DeviceEvent::Say(line) | DeviceEvent::Tell(line) => Some(line),
+        DeviceEvent::Update(_) | DeviceEvent::OtherMac => None,
     };
     events.into_iter().filter_map(line).collect()
 }
