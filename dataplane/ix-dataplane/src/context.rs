@@ -4,6 +4,7 @@ use crate::observe::metrics::ThreadMetrics;
 use crate::promises::Promises;
 use crate::shared::Shared;
 use crate::shared::learnt::Learnt;
+use ix_abi::CallError;
 use ix_mem::{LentFrames, Mbuf, Pool};
 use ix_nic::RxPacket;
 use ix_proto::crossing::AttachmentId;
@@ -128,8 +129,19 @@ impl Context {
 
     /// Whether an address may begin something: Linux may have taken one away that packets still
     /// come for.
-    pub(crate) fn may_use(&self, address: IpAddr) -> bool {
-        self.learnt.linux.as_ref().map_or_else(|| self.is_local(address), |net| net.has(address))
+    ///
+    /// # Errors
+    /// `Again`: what Linux has beside the configuration is still to be told, such as addresses of
+    /// the link. `NotLocal`: no.
+    pub(crate) fn may_use(&self, address: IpAddr) -> Result<(), CallError> {
+        let may = match &self.learnt.linux {
+            Some(network) => network.has(address),
+            None if self.shared.config.shares_address && !self.is_local(address) => {
+                return Err(CallError::Again);
+            }
+            None => self.is_local(address),
+        };
+        if may { Ok(()) } else { Err(CallError::NotLocal) }
     }
 
     /// Our address and the next hop for packets to `remote`; `None` without a route. Not

@@ -88,6 +88,64 @@ while True:
     client.close()
 ";
 
+/// Serves connections and datagrams at the address of the link alone, at once. Tells each of its
+/// clients whom it serves.
+const OF_LINK: &str = "
+import socket, sys
+at = (sys.argv[1], 8080, 0, int(sys.argv[2]))
+server = socket.socket(socket.AF_INET6)
+datagrams = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+if sys.argv[3] == 'tcp':
+    server.bind(at)
+    server.listen(16)
+    print('ready', flush=True)
+    while True:
+        client, peer = server.accept()
+        client.recv(10)
+        client.sendall(client.getsockname()[0].encode())
+        client.close()
+datagrams.bind(at)
+print('ready', flush=True)
+while True:
+    data, peer = datagrams.recvfrom(100)
+    datagrams.sendto(data, peer)
+";
+
+/// A program that listens at an address of the link alone is served by IX, from its first call on:
+/// the dataplane has yet to hear of that address then.
+#[test]
+fn a_program_at_the_address_of_the_link_alone_is_served() {
+    let test = "a_program_at_the_address_of_the_link_alone_is_served";
+    let Some(net) = on_both_families(test) else { return };
+    let to = of_link(&net, 8080);
+    let index = net.server.link("ixs0").expect("asked").expect("there").index.to_string();
+    for kind in ["tcp", "udp"] {
+        let own = to.ip().to_string();
+        let words = [PYTHON, "-c", OF_LINK, &own, &index, kind];
+        let process = net.start_shared_with(&["--require-ix"], &words).process;
+        process.wait_for("ready", PATIENCE);
+        let what = if kind == "tcp" { "listening on" } else { "receiving datagrams on" };
+        process.wait_for(&format!("ix: {what} [{own}]:8080: IX"), PATIENCE);
+        process.wait_for("ix: device ", PATIENCE);
+        let served = || {
+            if kind == "tcp" {
+                return ask(to, "").is_ok_and(|said| said == own);
+            }
+            let socket = UdpSocket::bind("[::]:0").expect("a socket");
+            socket.set_read_timeout(Some(Duration::from_millis(300))).expect("a timeout");
+            socket.send_to(b"hello", to).expect("sent");
+            socket.recv(&mut [0; 100]).is_ok_and(|n| n == 5)
+        };
+        net.client.run(|| eventually("it is served", served));
+        let name = if kind == "tcp" { "accepted" } else { "tx_packets" };
+        let control = net.file("control.sock");
+        eventually("IX serves it", || Stats::ask(&control).total(name) > 0);
+        let said = process.said();
+        assert!(!said.iter().any(|line| line.contains("cannot listen")), "{said:#?}");
+        process.terminate();
+    }
+}
+
 #[test]
 fn a_dual_stack_program_shares_the_addresses_of_both_families() {
     let test = "a_dual_stack_program_shares_the_addresses_of_both_families";

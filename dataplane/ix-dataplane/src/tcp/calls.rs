@@ -238,8 +238,8 @@ impl Tcp {
     ) -> Answer {
         let (addr, port) = (IpAddr(at.addr), at.port);
         let config = &cx.io.cx.shared.config;
-        if !addr.is_wildcard() && !cx.io.cx.may_use(addr) {
-            return Err(CallError::NotLocal);
+        if !addr.is_wildcard() {
+            cx.io.cx.may_use(addr)?;
         }
         if port == 0 {
             return Err(CallError::Invalid);
@@ -416,9 +416,7 @@ impl Tcp {
         if local.is_v6() != remote.is_v6() {
             return Err(CallError::Invalid);
         }
-        if !cx.io.cx.may_use(local) {
-            return Err(CallError::NotLocal);
-        }
+        cx.io.cx.may_use(local)?;
         let devices = cx.io.ports.len();
         let device = config.device_of(local, devices);
         let by_others = device != config.device_of(by_route, devices);

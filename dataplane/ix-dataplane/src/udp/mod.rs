@@ -175,9 +175,7 @@ pub(crate) fn bind(
     (at, cookie): (Endpoint, Cookie),
 ) -> Answer {
     let (addr, port) = (IpAddr(at.addr), at.port);
-    if !may_bind(cx, addr) {
-        return Err(CallError::NotLocal);
-    }
+    may_bind(cx, addr)?;
     let claims = &cx.shared.claims;
     let bound = if port == 0 {
         let is_free = |port| !is_taken(port) && claims.may_choose(port);
@@ -198,8 +196,8 @@ pub(crate) fn bind(
 }
 
 /// A socket of a group, or of a broadcast, gets what is sent to it, and nothing else.
-fn may_bind(cx: &Context, addr: IpAddr) -> bool {
-    addr.is_wildcard() || cx.is_group(addr) || cx.may_use(addr)
+fn may_bind(cx: &Context, addr: IpAddr) -> Result<(), CallError> {
+    if addr.is_wildcard() || cx.is_group(addr) { Ok(()) } else { cx.may_use(addr) }
 }
 
 fn error_of(e: BindError) -> CallError {
@@ -223,9 +221,7 @@ pub(crate) fn share(
     if port == 0 {
         return Err(CallError::Invalid);
     }
-    if !may_bind(cx, addr) {
-        return Err(CallError::NotLocal);
-    }
+    may_bind(cx, addr)?;
     if is_taken {
         return Err(CallError::InUse);
     }
