@@ -1,18 +1,19 @@
 //! Says whose a program's sockets are: one line for each address that it listens on or is refused,
 //! and one for its first outgoing connection on IX and on Linux. What a program forks says nothing
-//! twice.
+//! twice. The lines are kept for `ix ctl dump` too.
 use crate::commons;
 use crate::lock::lock;
 use crate::ops::{Instead, Outcome, linux_name, socket_of};
 use crate::route::Whose;
 use crate::socket::{Kind, Socket};
 use crate::state::Core;
-use crate::{family, fds, log};
+use crate::{family, fds, log, own_calls};
 use core::ptr::null_mut;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher, Hash};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::RawFd;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Most addresses that are named.
 const NAMED_MAX: usize = 32;
@@ -27,6 +28,8 @@ struct Said {
     connects: [AtomicBool; 2],
     /// Device and number of the file that standard error was at the start.
     standard_error: [AtomicU64; 2],
+    /// Bytes of lines that are kept.
+    kept: AtomicUsize,
 }
 
 static SAID: AtomicPtr<Said> = AtomicPtr::new(null_mut());
@@ -55,13 +58,28 @@ fn standard_error() -> Option<[u64; 2]> {
 }
 
 impl Said {
-    /// Writes a line, unless the program has made another file of its standard error: that may be
-    /// one of its own, which no line of ours may get into.
+    /// Keeps a line, and writes it where the user reads it.
     fn line(&self, text: &str) {
-        let first = [0, 1].map(|part: usize| self.standard_error[part].load(Ordering::Relaxed));
-        if standard_error() == Some(first) {
+        self.keep(text);
+        if self.has_reader() {
             log::line(text);
         }
+    }
+
+    /// Whether lines are written: not if the program has made another file of its standard error,
+    /// which may be one of its own that no line of ours may get into.
+    fn has_reader(&self) -> bool {
+        let first = [0, 1].map(|part: usize| self.standard_error[part].load(Ordering::Relaxed));
+        standard_error() == Some(first)
+    }
+
+    /// Keeps a line for reports of faults.
+    fn keep(&self, text: &str) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let now = ix_sys::log::time(now.map_or(0, |now| now.as_millis() as u64));
+        let line = format!("{now} {}\n", ix_sys::log::one_line(text));
+        let at = self.kept.fetch_add(line.len(), Ordering::Relaxed);
+        own_calls::keep_line(at, line.as_bytes());
     }
 
     /// Names what is listened on, once.
@@ -130,18 +148,26 @@ pub fn binds(fd: RawFd) {
 }
 
 /// The program was refused an address with this errno: says so, once for each, when it happens. A
-/// server may go on without it.
+/// server may go on without it. Returns whether the user has read so, now or before.
 #[cold]
-pub fn refused(at: SocketAddr, errno: i32) {
-    let Some(said) = said() else { return };
+pub fn refused(at: SocketAddr, errno: i32) -> bool {
+    let Some(said) = said() else { return false };
     let at = family::shown(family::canonical(at));
-    if said.is_new((at, errno)) == Some(true) {
+    let is_new = said.is_new((at, errno));
+    if is_new == Some(true) {
         let why = match errno {
-            libc::EACCES => "ports this low need a right that it does not have (EACCES)",
-            _ => "another socket has that port (EADDRINUSE); `ss -lntup` says whose it is",
+            libc::EACCES => {
+                "ports this low need a right that it does not have (EACCES); give it a port above \
+                 1023, or run it as a user who has the right (--user root)"
+            }
+            _ => {
+                "another socket has that port (EADDRINUSE); `ss -lntup` says whose it is: stop \
+                 that program, or give this one another port"
+            }
         };
         said.line(&format!("the program was refused {at}: {why}"));
     }
+    is_new.is_some() && said.has_reader()
 }
 
 /// A program connects with this outcome, which on Linux is still to come: says whose the first
@@ -189,6 +215,7 @@ fn owner(whose: Whose, at: IpAddr, why: &str) -> String {
         Whose::Ix => "IX".to_owned(),
         Whose::Both => "IX, and Linux on the loopback and its own addresses".to_owned(),
         Whose::Linux if at.is_loopback() => "Linux (loopback)".to_owned(),
+        Whose::Linux if family::is_of_link(at) => "Linux (link-local)".to_owned(),
         Whose::Linux => format!("Linux ({why})"),
     }
 }
@@ -204,6 +231,7 @@ mod tests {
             more: AtomicBool::new(false),
             connects: [const { AtomicBool::new(false) }; 2],
             standard_error: [const { AtomicU64::new(0) }; 2],
+            kept: AtomicUsize::new(0),
         };
         let at = |port: usize| SocketAddr::new([10, 0, 0, 2].into(), port as u16);
         for port in 1..=NAMED_MAX / 2 {
@@ -226,6 +254,7 @@ mod tests {
             (Whose::Both, "0.0.0.0", "IX, and Linux on the loopback and its own addresses"),
             (Whose::Linux, "127.0.0.1", "Linux (loopback)"),
             (Whose::Linux, "::1", "Linux (loopback)"),
+            (Whose::Linux, "fe80::1", "Linux (link-local)"),
             (Whose::Linux, "192.168.1.1", "Linux (why)"),
         ] {
             assert_eq!(owner(whose, ip(at), "why"), expected);

@@ -2,7 +2,7 @@
 use crate::args::{Posix, Syscalls};
 use crate::settings::Settings;
 use crate::sharing::Sharing;
-use ix_abi::OWN_CALLS_BYTES;
+use ix_abi::OWN_FILE_BYTES;
 use ix_broker::low_ports::LowPorts;
 use ix_broker::own_calls::OwnCallsPage;
 use ix_broker::program_root::ProgramRoot;
@@ -135,8 +135,8 @@ pub fn why_unused(how: Posix, program: &Path, settings: &Settings) -> Problem {
         _ => (
             format!(
                 "it has waited for no socket on {addresses}: all of its sockets were on the \
-                 loopback or other addresses, or spoke to this host itself, it had none, or a \
-                 program that it executed had them"
+                 loopback or other addresses, or spoke to this host itself or to link-local \
+                 addresses (fe80::), it had none, or a program that it executed had them"
             ),
             "name the program itself; let a server bind to that address or to the wildcard, and a \
              client connect to another host"
@@ -187,7 +187,7 @@ fn prepare(
     let file = unchanging(c"libix-posix.so", LIBRARY)?;
     // They write here, so it is a file of its own.
     let counts = File::from(memfd(c"ix-own-calls")?);
-    counts.set_len(OWN_CALLS_BYTES as u64)?;
+    counts.set_len(OWN_FILE_BYTES as u64)?;
     seal_size(counts.as_fd())?;
     let own_calls = OwnCallsPage::new(counts.try_clone()?);
     // The descriptor gets the number that it has in the program, which closes it.

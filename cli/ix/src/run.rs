@@ -245,14 +245,14 @@ pub fn main(args: &RunArgs) -> Result<u8> {
     if cannot_use || !running.has_begun() {
         let refused = running.refused_bind().filter(|_| !cannot_use);
         let unused = match refused {
-            Some((errno, port)) => crate::posix::why_refused(errno, port),
+            Some(refused) => crate::posix::why_refused(refused.errno, refused.port),
             None => unused,
         };
         if args.require_ix {
             return Err(unused);
         }
-        // What could not even start has said why.
-        if exit.status() != STATUS_NOT_FOUND {
+        // What could not even start has said why, and a port that was refused is told once.
+        if exit.status() != STATUS_NOT_FOUND && !refused.is_some_and(|refused| refused.told) {
             say!("{unused}");
         }
     }

@@ -31,7 +31,8 @@ pub use error_code::{CallError, DeadReason};
 pub use event::{DatagramNotes, Event, IcmpMessage, Revoke, RxData, SentNews, UnknownEvent};
 pub use flow_option::{FlowOption, MulticastOption};
 pub use own_calls::{
-    OWN_CALLS_BYTES, OWN_SITES_MAX, OwnSite, REFUSED_BIND_AT, RefusedBind, SiteState,
+    OWN_CALLS_BYTES, OWN_FILE_BYTES, OWN_SITES_MAX, OwnSite, REFUSED_BIND_AT, RefusedBind,
+    SAID_BYTES, SiteState,
 };
 pub use starter::{STARTER_MAGIC, Starter};
 

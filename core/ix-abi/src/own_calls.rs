@@ -1,10 +1,15 @@
-//! Counts of system calls that a program makes by instructions of its own. Its processes write them
-//! into a page at the end of the socket library's file, which the broker reads. Nobody trusts them:
-//! the program can write there what it likes.
+//! Counts of system calls that a program makes by instructions of its own, and what the socket
+//! library says. The program's processes write both into a file of the run, which the broker reads.
+//! Nobody trusts it: the program can write there what it likes.
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
-/// Bytes of the page: the last ones of the library's file.
+/// Bytes of the page of counts: the first ones of the file.
 pub const OWN_CALLS_BYTES: usize = 4096;
+/// Bytes of the text behind it: the lines that the library has said, each with its time and an end
+/// of line. Behind the last one there are zeros.
+pub const SAID_BYTES: usize = 8192;
+/// Bytes of the file.
+pub const OWN_FILE_BYTES: usize = OWN_CALLS_BYTES + SAID_BYTES;
 /// Most sites of all processes of a run that are counted there.
 pub const OWN_SITES_MAX: usize = OWN_CALLS_BYTES / size_of::<OwnSite>();
 
@@ -36,6 +41,8 @@ pub struct RefusedBind {
     pub errno: AtomicU32,
     /// The port.
     pub port: AtomicU32,
+    /// Not 0: the user has read so on standard error.
+    pub told: AtomicU32,
 }
 
 /// Where it is.

@@ -43,8 +43,9 @@ fn file_of(own: &[String]) -> Option<&str> {
 }
 
 /// Tells how this run was started. The program's arguments and secrets are told with `all` only.
-pub fn tell(all: bool) -> About {
-    let lines = ix_sys::log::last().into_iter();
+/// `of_program`: what the library in the program has said, each line behind its time.
+pub fn tell(all: bool, of_program: Vec<String>) -> About {
+    let lines = in_order(ix_sys::log::last(), of_program).into_iter();
     let log = lines.map(|line| if all { line } else { without_secrets(&line) }).collect();
     let Some(started) = STARTED.get() else { return About { log, ..About::default() } };
     let file = started.file.as_ref().and_then(|path| std::fs::read(path).ok());
@@ -53,6 +54,18 @@ pub fn tell(all: bool) -> About {
         if all { text.into_owned() } else { without_secrets(&text) }
     });
     About { command: command(started, all), config, log }
+}
+
+/// The lines of both by their times, and of the program's that they are. A program may have written
+/// lines without a time.
+fn in_order(own: Vec<String>, of_program: Vec<String>) -> Vec<String> {
+    let of_program = of_program.iter().map(|line| {
+        let (at, text) = line.split_once(' ').unwrap_or(("", line));
+        format!("{at} program: {text}")
+    });
+    let mut all: Vec<String> = own.into_iter().chain(of_program).collect();
+    all.sort_by(|one, other| one.split(' ').next().cmp(&other.split(' ').next()));
+    all
 }
 
 fn command(started: &Started, all: bool) -> Vec<String> {
@@ -137,6 +150,20 @@ mod tests {
         let spec = "memif:/it's,secret=\"two words'".to_owned();
         let started = Started { own: vec![spec], program: vec![], file: None };
         assert_eq!(command(&started, false), ["memif:/it's,secret=…"]);
+    }
+
+    #[test]
+    fn lines_of_both_are_in_the_order_of_their_times() {
+        let lines = |all: &[&str]| all.iter().map(|line| (*line).to_owned()).collect();
+        let own = lines(&["2026-01-01T00:00:01.000Z b", "2026-01-01T00:00:01.000Z a"]);
+        let of_program = lines(&["2026-01-01T00:00:00.999Z c", "forged"]);
+        let expected = [
+            " program: forged",
+            "2026-01-01T00:00:00.999Z program: c",
+            "2026-01-01T00:00:01.000Z b",
+            "2026-01-01T00:00:01.000Z a",
+        ];
+        assert_eq!(in_order(own, of_program), expected);
     }
 
     #[test]

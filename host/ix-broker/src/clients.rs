@@ -4,7 +4,7 @@ use crate::commands::Commands;
 use crate::control::{ActiveController, Answers, Captures, Dataplane, Name, Server};
 use crate::counters::Counters;
 use crate::devices::Devices;
-use crate::own_calls::OwnCallsPage;
+use crate::own_calls::{OwnCallsPage, RefusedPort};
 use crate::surveys::Surveys;
 use crate::vnic::Vnic;
 use ix_entry::Channel;
@@ -35,7 +35,7 @@ pub struct Clients<'a> {
     pub pid: u32,
     /// Who shares the dataplane.
     pub sharing: Option<Sharing>,
-    /// System calls that the program makes itself.
+    /// System calls that the program makes itself, and what the library in it says.
     pub own_calls: &'a OwnCallsPage,
     /// The processes without which no dataplane is needed.
     pub needed_by: Vec<Arc<Process>>,
@@ -73,6 +73,7 @@ impl Clients<'_> {
             vnic: self.vnic,
             sharing: self.sharing.as_ref(),
             devices: self.devices,
+            own_calls: self.own_calls,
         };
         self.control.serve(&mut dataplane, Instant::now());
         self.commands.service(channel);
@@ -136,7 +137,7 @@ pub fn look(
     let status = match counters.status() {
         Ok(status) => status,
         Err(mut error) => {
-            if let Some((errno, port)) = own_calls.refused_bind() {
+            if let Some(RefusedPort { errno, port, .. }) = own_calls.refused_bind() {
                 let why = io::Error::from_raw_os_error(errno);
                 error += &format!("; the program was refused port {port}: {why}");
             }

@@ -1,18 +1,32 @@
-//! Counts of system calls that a program makes by instructions of its own, from a page that
-//! all its processes have. The program can write there what it likes: it is read once, as a
-//! copy, and nothing follows from it but what is shown.
-use ix_abi::{OWN_CALLS_BYTES, OWN_SITES_MAX, OwnSite, REFUSED_BIND_AT, RefusedBind, SiteState};
+//! Counts of system calls that a program makes by instructions of its own, and what the socket
+//! library in it has said, from a file that all its processes have. The program can write there
+//! what it likes: it is read once, as a copy, and nothing follows from it but what is shown.
+use ix_abi::{
+    OWN_CALLS_BYTES, OWN_SITES_MAX, OwnSite, REFUSED_BIND_AT, RefusedBind, SAID_BYTES, SiteState,
+};
 use ix_proto::control::OwnCalls;
+use ix_sys::log::one_line;
 use std::fs::File;
 use std::mem::offset_of;
 use std::os::unix::fs::FileExt;
 
-/// The page; empty for programs without the library.
+/// The file; empty for programs without the library.
 #[derive(Debug, Default)]
 pub struct OwnCallsPage(Option<File>);
 
+/// A port that the program was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RefusedPort {
+    /// Why.
+    pub errno: i32,
+    /// Its number.
+    pub port: u16,
+    /// The user has read so.
+    pub told: bool,
+}
+
 impl OwnCallsPage {
-    /// The first bytes of this file.
+    /// This file.
     pub fn new(file: File) -> OwnCallsPage {
         OwnCallsPage(Some(file))
     }
@@ -30,13 +44,26 @@ impl OwnCallsPage {
         all
     }
 
-    /// The errno and the port, if the program was refused one and has bound no other since.
-    pub fn refused_bind(&self) -> Option<(i32, u16)> {
+    /// What the library has said, each line behind its time.
+    pub fn said(&self) -> Vec<String> {
+        let mut bytes = [0; SAID_BYTES];
+        let read = |file: &File| file.read_exact_at(&mut bytes, OWN_CALLS_BYTES as u64).is_ok();
+        if !self.0.as_ref().is_some_and(read) {
+            return Vec::new();
+        }
+        let lines =
+            bytes.split(|byte| *byte == b'\n' || *byte == 0).filter(|line| !line.is_empty());
+        lines.map(|line| one_line(&String::from_utf8_lossy(line))).collect()
+    }
+
+    /// The port, if the program was refused one and has bound no other since.
+    pub fn refused_bind(&self) -> Option<RefusedPort> {
         let mut bytes = [0; size_of::<RefusedBind>()];
         self.0.as_ref()?.read_exact_at(&mut bytes, REFUSED_BIND_AT as u64).ok()?;
         let errno_at = offset_of!(RefusedBind, errno);
         let errno = i32::try_from(short(&bytes, errno_at)).ok().filter(|errno| *errno > 0)?;
-        Some((errno, u16::try_from(short(&bytes, offset_of!(RefusedBind, port))).ok()?))
+        let port = u16::try_from(short(&bytes, offset_of!(RefusedBind, port))).ok()?;
+        Some(RefusedPort { errno, port, told: short(&bytes, offset_of!(RefusedBind, told)) != 0 })
     }
 }
 
@@ -102,8 +129,16 @@ mod tests {
         assert_eq!(OwnCallsPage::default().read(), []);
         let refused = || OwnCallsPage::new(file.try_clone().expect("a copy")).refused_bind();
         assert_eq!(refused(), None);
-        let bytes = [libc::EACCES.to_le_bytes(), 80i32.to_le_bytes()].concat();
+        let bytes = [libc::EACCES.to_le_bytes(), 80i32.to_le_bytes(), 1i32.to_le_bytes()].concat();
         file.write_all_at(&bytes, REFUSED_BIND_AT as u64).expect("written");
-        assert_eq!(refused(), Some((libc::EACCES, 80)));
+        let expected = RefusedPort { errno: libc::EACCES, port: 80, told: true };
+        assert_eq!(refused(), Some(expected));
+        let said = || OwnCallsPage::new(file.try_clone().expect("a copy")).said();
+        let text = b"at once one\nlater \x1btwo\xff\n";
+        file.set_len((OWN_CALLS_BYTES + SAID_BYTES) as u64).expect("room");
+        file.write_all_at(&[0; SAID_BYTES], OWN_CALLS_BYTES as u64).expect("written");
+        assert_eq!(said(), [""; 0]);
+        file.write_all_at(text, OWN_CALLS_BYTES as u64).expect("written");
+        assert_eq!(said(), ["at once one", "later \\u{1b}two\u{fffd}"]);
     }
 }

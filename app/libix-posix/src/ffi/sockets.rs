@@ -52,8 +52,8 @@ pub unsafe extern "C" fn bind(fd: c_int, address: *const sockaddr, len: socklen_
 fn is_refused(at: SocketAddr) {
     let errno = real::errno();
     if matches!(errno, libc::EACCES | libc::EADDRINUSE) {
-        own_calls::bind_was_refused(errno, at.port());
-        announce::refused(at, errno);
+        let told = announce::refused(at, errno);
+        own_calls::bind_was_refused(errno, at.port(), told);
         real::set_errno(errno);
     }
 }

@@ -21,8 +21,8 @@ metrics.txt       the same for Prometheus
 connections.json  TCP connections: addresses, ports, windows, times; no payload
 vnic.json         filters and rates
 about.json        its version of ix, how the run was started, its configuration file and its last
-                  messages; what processes of the program say, such as `listening on`, is on their
-                  standard error alone
+                  messages, also what it has said in the program: what that listens on, and whose
+                  it is (IX's or Linux's)
 doctor.json       what the machine can do
 capture.pcapng    packets, if asked for
 

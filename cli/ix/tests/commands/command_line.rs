@@ -329,17 +329,25 @@ fn a_program_that_never_used_ix_is_told() {
         assert_eq!(output.status.code(), Some(125), "{program:?}: {text}");
         assert!(text.lines().last().is_some_and(|line| line.contains(why)), "{program:?}: {text}");
     }
-    // What it was refused says more than that it was without sockets.
+    // What it was refused says more than that it was without sockets, and is told once, when it
+    // happens; an error says so again.
     let twice = "import socket; a, b = socket.socket(), socket.socket(); a.bind(('', 7)); \
                  b.bind(('', 7))";
-    let output = run(&["/usr/bin/python3", "-c", twice]);
-    let text = errors(&output);
-    let says =
-        text.contains("ix: this program was refused port 7: ") && text.contains("EADDRINUSE");
-    assert!(says && !text.contains("never used IX"), "{text}");
     let at_once =
         "ix: the program was refused 0.0.0.0:7: another socket has that port (EADDRINUSE)";
-    assert_eq!(text.matches(at_once).count(), 1, "{text}");
+    let at_end = "ix: this program was refused port 7: another socket has that port (EADDRINUSE)";
+    let required = &["--require-ix", "/usr/bin/python3", "-c", twice][..];
+    for (words, times) in [(&required[1..], [1, 0]), (required, [1, 1])] {
+        let text = errors(&run(words));
+        let told = [at_once, at_end].map(|line| text.matches(line).count());
+        assert_eq!(told, times, "{text}");
+        assert!(!text.contains("never used IX"), "{text}");
+    }
+    // A program that has made another file of its standard error has not said it to the user.
+    let hidden = format!("import os; os.dup2(os.open('/dev/null', os.O_WRONLY), 2)\n{twice}");
+    let text = errors(&run(&["/usr/bin/python3", "-c", &hidden]));
+    let told = [at_once, at_end].map(|line| text.matches(line).count());
+    assert_eq!(told, [0, 1], "{text}");
     let wildcard = "import socket; s = socket.socket(); s.bind(('', 7)); s.listen(); \
                     s.settimeout(0.1)\ntry: s.accept()\nexcept TimeoutError: pass";
     let output = run(&["--require-ix", "/usr/bin/python3", "-c", wildcard]);

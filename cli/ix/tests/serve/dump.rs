@@ -149,6 +149,12 @@ fn a_dump_is_one_file_without_secrets() {
     assert_eq!(about["ix"], env!("CARGO_PKG_VERSION"));
     let log = about["log"].as_array().expect("lines");
     assert!(log.iter().any(|line| line.to_string().contains("device tap:")), "{log:?}");
+    for line in ["listening on", "receiving datagrams on"] {
+        let line = format!("Z program: {line} {SERVICE}: IX\"");
+        assert!(log.iter().any(|said| said.to_string().ends_with(&line)), "{line}: {log:?}");
+    }
+    let times = log.iter().map(|line| line.as_str().and_then(|line| line.split(' ').next()));
+    assert!(times.is_sorted(), "{log:?}");
     assert!(about["config"].as_str().expect("a file").contains("host_addr"));
     let command: Vec<&str> =
         about["command"].as_array().expect("words").iter().filter_map(Value::as_str).collect();

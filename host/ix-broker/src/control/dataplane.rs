@@ -3,6 +3,7 @@
 use super::{ActiveController, Backend, Captures, Name, Response, Ticket};
 use crate::about;
 use crate::commands::{Commands, Reply};
+use crate::own_calls::OwnCallsPage;
 use crate::surveys::Surveys;
 use crate::vnic::{self, FilteredDevices, RateChanges, Vnic};
 use ix_proto::control::{Answer, Look, Query, Refusal, Report, Request, Sharing, Topic};
@@ -51,6 +52,8 @@ pub struct Dataplane<'a> {
     pub sharing: Option<&'a Sharing>,
     /// Its devices, which apply its receive filters.
     pub devices: &'a mut dyn FilteredDevices,
+    /// What the library in the program says.
+    pub own_calls: &'a OwnCallsPage,
 }
 
 impl Backend for Dataplane<'_> {
@@ -89,7 +92,9 @@ impl Backend for Dataplane<'_> {
                 let begun = self.captures.start(wish, self.threads, self.commands, now, reply);
                 return begun.map(|begun| begun.map(Answer::Capture));
             }
-            Request::About { all } => return Some(Ok(about::tell(*all).into())),
+            Request::About { all } => {
+                return Some(Ok(about::tell(*all, self.own_calls.said()).into()));
+            }
             Request::CaptureStop { pid } => {
                 self.captures.stop(*pid, self.commands);
                 return Some(Ok(Answer::Done {}));

@@ -21,7 +21,7 @@ use crate::devices::Devices;
 use crate::group::Group;
 use crate::low_ports::LowPorts;
 use crate::marks::{AtOnce, Marks};
-use crate::own_calls::OwnCallsPage;
+use crate::own_calls::{OwnCallsPage, RefusedPort};
 use crate::pace::Pace;
 use crate::presence::Presence;
 use crate::program_root::ProgramRoot;
@@ -372,8 +372,8 @@ impl Running {
         self.setup.is_none()
     }
 
-    /// The errno and the port, if the program was refused one and has bound no other since.
-    pub fn refused_bind(&self) -> Option<(i32, u16)> {
+    /// The port, if the program was refused one and has bound no other since.
+    pub fn refused_bind(&self) -> Option<RefusedPort> {
         self.own_calls.refused_bind()
     }
 
