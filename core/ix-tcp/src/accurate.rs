@@ -231,7 +231,7 @@ impl Accurate {
 }
 
 /// The counters, if the connection has them.
-fn of(rare: &mut Option<Box<Rare>>) -> Option<&mut Accurate> {
+fn of<B>(rare: &mut Option<Box<Rare<B>>>) -> Option<&mut Accurate> {
     rare.as_mut()?.accurate.as_mut()
 }
 

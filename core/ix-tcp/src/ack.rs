@@ -8,7 +8,7 @@ use crate::output::{DeadReason, Output, RxBuf};
 use crate::records::TxRecord;
 use crate::state::State;
 use crate::stats::TcpCounter;
-use crate::tcb::{Flags, Phase, Tcb};
+use crate::tcb::{Flags, Phase, Tcb, loss_of};
 use ix_wire::{Seq, TcpFlags, TcpHeader};
 
 /// What one acknowledgement acknowledges.
@@ -64,7 +64,7 @@ impl<B: RxBuf> Tcb<B> {
         }
         if report.acked == 0
             && !has_text
-            && let Some(loss) = &mut self.loss
+            && let Some(loss) = loss_of(&mut self.rare)
         {
             loss.answered = true;
         }
@@ -113,7 +113,7 @@ impl<B: RxBuf> Tcb<B> {
             return AckReport::default();
         }
         if let Some(record) = self.records.only_until(ack)
-            && self.loss.is_none()
+            && self.loss().is_none()
         {
             return self.retire_only(record, now_us, hdr, out);
         }
@@ -167,7 +167,7 @@ impl<B: RxBuf> Tcb<B> {
             self.sample_rtt(now_us.saturating_sub(sent_us), samples, now_us);
         }
         self.rto_base_us = now_us;
-        if let Some(loss) = &mut self.loss {
+        if let Some(loss) = loss_of(&mut self.rare) {
             loss.unanswered_since_us = 0;
         }
         let data = acked - control;
@@ -273,7 +273,7 @@ impl<B: RxBuf> Tcb<B> {
     ) {
         let plain = hdr.options.sack.is_empty()
             && self.phase == Phase::Open
-            && self.loss.is_none()
+            && self.loss().is_none()
             && self.sacked_bytes == 0
             && !quiet;
         let was_recovering = self.phase == Phase::Recovery;
@@ -289,7 +289,9 @@ impl<B: RxBuf> Tcb<B> {
             0
         };
         if report.acked > 0 {
-            self.dupacks = if self.phase == Phase::Open { 0 } else { self.dupacks };
+            if self.phase == Phase::Open {
+                self.clear_dupacks();
+            }
             // What ends recovery acknowledges what recovery has sent: the window is as reduced.
             if self.phase != Phase::Recovery && !was_recovering {
                 self.grow_window(&report, marked_bytes, now_us);
@@ -420,7 +422,7 @@ impl<B: RxBuf> Tcb<B> {
                     record.marks = record.marks & !TxRecord::LOST | TxRecord::SACKED;
                 }
                 self.sacked_bytes += u32::from(record.len);
-                self.sacked_segs += 1;
+                self.loss_mut().sacked_segs += 1;
                 report.sacked = true;
                 report.packets += 1;
                 report.delivered += u32::from(record.len);

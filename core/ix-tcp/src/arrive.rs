@@ -80,7 +80,7 @@ impl<B: RxBuf> Tcb<B> {
             && hdr.seq == self.rcv_nxt
             && acked <= self.flight_bytes()
             && timely
-            && self.reassembly.is_none()
+            && self.reassembly().is_none()
             && !self.flags.has(Flags::ORPHAN)
             && payload.is_none_or(|buf| buf.len() > 0 && buf.len() as u32 <= self.rcv_wnd())
     }
@@ -285,7 +285,7 @@ impl<B: RxBuf> Tcb<B> {
         mut fin: bool,
         out: &mut impl Output<B>,
     ) -> Option<Arrived<B>> {
-        let ends_at = self.reassembly.as_ref().and_then(|reassembly| reassembly.fin());
+        let ends_at = self.reassembly().and_then(|reassembly| reassembly.fin());
         let edge = ends_at.map_or(self.rcv_adv, |end| end.min(self.rcv_adv));
         if let Some(mut buf) = payload.take() {
             let len = buf.len() as u32;
@@ -341,7 +341,7 @@ impl<B: RxBuf> Tcb<B> {
         if arrived.fin {
             self.note_fin(end);
         }
-        if arrived.fin && end == self.rcv_nxt || self.reassembly.is_some() {
+        if arrived.fin && end == self.rcv_nxt || self.reassembly().is_some() {
             self.take_fin(cfg, now_us, arrived.fin && end == self.rcv_nxt, out);
         }
         self.acknowledge_stretch(cfg, now_us, out);

@@ -119,7 +119,6 @@ impl<B: RxBuf> Tcb<B> {
             mss,
             rcv_mss: crate::MSS_DEFAULT.min(mss),
             ts_recent_age: 0,
-            reassembly: None,
             last_rcv_us: now_us,
             delack_at_us: NEVER,
             loss_at_us: NEVER,
@@ -137,14 +136,11 @@ impl<B: RxBuf> Tcb<B> {
             sacked_bytes: 0,
             lost_bytes: 0,
             last_snd_ms: ms_of(now_us),
-            loss: None,
             retransmits: 0,
             keepalive_idle_s: cfg.keepalive_idle_s,
             keepalives: 0,
             ecn: EcnState::default(),
             rare: None,
-            dupacks: 0,
-            sacked_segs: 0,
             tuple,
         }
     }

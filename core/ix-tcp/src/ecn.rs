@@ -9,7 +9,7 @@ use crate::listen::PeerOptions;
 use crate::output::{Output, RxBuf, SegmentOut};
 use crate::state::State;
 use crate::stats::TcpCounter;
-use crate::tcb::{Flags, Phase, Tcb};
+use crate::tcb::{Flags, Phase, Tcb, loss_of};
 use ix_wire::{TcpFlags, TcpHeader};
 
 /// Codepoints of the IP header's ECN field (RFC 3168 section 5).
@@ -226,9 +226,9 @@ impl<B: RxBuf> Tcb<B> {
         self.cc.on_ecn(flight);
         let pipe = self.pipe_bytes();
         self.with_bbr(|bbr| bbr.marked(pipe));
-        if let Some(loss) = &mut self.loss {
+        if let Some(loss) = loss_of(&mut self.rare) {
             // What later proves spurious was not the reason for this reduction.
-            loss.undo = None;
+            (loss.undo, loss.undo_to) = (None, None);
         }
     }
 }

@@ -256,7 +256,7 @@ impl Scoreboard {
         }
         assert_eq!(next, self.tcb.snd_nxt, "records end early");
         let tcb = &self.tcb;
-        assert_eq!((tcb.sacked_bytes, tcb.sacked_segs, tcb.lost_bytes), (sacked, segments, lost));
+        assert_eq!((tcb.sacked_bytes, tcb.sacked_segs(), tcb.lost_bytes), (sacked, segments, lost));
     }
 }
 

@@ -62,7 +62,7 @@ pub fn label_key(key: &Key) -> u64 {
 #[inline]
 pub fn flow_label(label_key: u64, hash: u64) -> u32 {
     const MULTIPLIER: u64 = 0xd6e8_feb8_6659_fd93;
-    let mixed = hash ^ label_key;
+    let mixed = hash >> 32 ^ label_key;
     ((mixed ^ mixed >> 32).wrapping_mul(MULTIPLIER) >> 44).max(1) as u32
 }
 

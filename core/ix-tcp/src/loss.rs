@@ -9,6 +9,10 @@ use ix_wire::Seq;
 pub(crate) struct LossState {
     /// Recovery lasts until this is acknowledged (RecoveryPoint of RFC 6675, recover of RFC 6582).
     pub recover: Seq,
+    /// Segments between `snd_una` and `snd_nxt` that were selectively acknowledged.
+    pub sacked_segs: u16,
+    /// Duplicate acknowledgements in a row, from a peer without SACK.
+    pub dupacks: u16,
     /// Bytes delivered in this recovery (RFC 9937).
     pub prr_delivered: u32,
     /// Bytes sent in this recovery.
@@ -25,6 +29,9 @@ pub(crate) struct LossState {
     pub undo_from: Seq,
     /// The windows before this recovery; `None`: it began with a timeout.
     pub before: Option<Control>,
+    /// The windows before the last reduction after a loss or a timeout; `None`: there is nothing to
+    /// undo.
+    pub undo_to: Option<Control>,
     /// The recovery before this one, if it is not known yet whether that was a mistake.
     pub earlier: Option<Earlier>,
     /// Timestamp clock at the first retransmission of this recovery, or of the one before if
@@ -88,6 +95,8 @@ impl LossState {
     pub fn new(snd_una: Seq) -> Self {
         LossState {
             recover: snd_una,
+            sacked_segs: 0,
+            dupacks: 0,
             prr_delivered: 0,
             prr_out: 0,
             prr_flight: 0,
@@ -95,6 +104,7 @@ impl LossState {
             undo: None,
             undo_from: snd_una,
             before: None,
+            undo_to: None,
             earlier: None,
             first_retransmit_ts: 0,
             resent_before: false,

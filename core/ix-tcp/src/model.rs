@@ -5,14 +5,14 @@ use crate::cc::Kind;
 use crate::cc::bbr::{Bbr, Progress};
 use crate::output::RxBuf;
 use crate::records::TxRecord;
-use crate::tcb::{Flags, Tcb};
+use crate::tcb::{Flags, Tcb, loss_of};
 
 impl<B: RxBuf> Tcb<B> {
     /// Begins with a new model, or drops it, as the algorithm says.
     #[cold]
     pub(crate) fn start_bbr(&mut self) {
         if self.cc.kind() != Kind::Bbr {
-            if let Some(loss) = &mut self.loss {
+            if let Some(loss) = loss_of(&mut self.rare) {
                 loss.bbr = None;
             }
         } else if self.handshake_done() && self.bbr_mut().is_none() {
@@ -25,7 +25,7 @@ impl<B: RxBuf> Tcb<B> {
 
     #[inline]
     pub(crate) fn bbr_mut(&mut self) -> Option<&mut Bbr> {
-        self.loss.as_mut().and_then(|loss| loss.bbr.as_deref_mut())
+        loss_of(&mut self.rare).and_then(|loss| loss.bbr.as_deref_mut())
     }
 
     /// Tells the model something, if there is one, and takes its window.

@@ -7,7 +7,7 @@ use crate::loss::LossState;
 use crate::output::{Output, RxBuf};
 use crate::records::TxRecord;
 use crate::stats::TcpCounter;
-use crate::tcb::{Flags, NEVER, Phase, Tcb};
+use crate::tcb::{Flags, NEVER, Phase, Tcb, loss_of};
 use ix_wire::Seq;
 
 /// Number of timeouts in a row of one long segment after which its length is suspected (RFC 4821
@@ -109,7 +109,7 @@ impl<B: RxBuf> Tcb<B> {
         };
         if timeouts >= BLACK_HOLE_TIMEOUTS
             && self.records.first().is_some_and(suspect)
-            && self.loss.as_deref().is_some_and(silent)
+            && self.loss().is_some_and(silent)
         {
             out.count(TcpCounter::PmtuBlackHole);
             self.path_fell(mss, now_us);
@@ -121,7 +121,7 @@ impl<B: RxBuf> Tcb<B> {
     #[cold]
     pub(crate) fn path_probe_len(&mut self, now_us: u64, unsent: u32) -> Option<u32> {
         let calm = self.phase == Phase::Open && self.lost_bytes == 0 && self.sacked_bytes == 0;
-        let path = self.loss.as_ref()?.path.as_ref()?;
+        let path = self.loss()?.path.as_ref()?;
         let len = u32::from(path.candidate(self.mss));
         let room = (self.snd_room().max(0) as u32).min(unsent);
         (self.flags.has(Flags::SACK)
@@ -137,7 +137,7 @@ impl<B: RxBuf> Tcb<B> {
     /// Records that the last sent segment is a probe.
     pub(crate) fn path_probe_sent(&mut self, len: u32) {
         let end = self.snd_nxt;
-        if let Some(path) = self.loss.as_mut().and_then(|loss| loss.path.as_mut()) {
+        if let Some(path) = loss_of(&mut self.rare).and_then(|loss| loss.path.as_mut()) {
             path.probe = Some((end, len as u16));
         }
     }
@@ -145,7 +145,7 @@ impl<B: RxBuf> Tcb<B> {
     /// To be called when a record is sent again. If it holds the probe, the probe has failed.
     pub(crate) fn path_probe_again(&mut self, record: &TxRecord, now_us: u64) {
         let mss = self.mss;
-        if let Some(path) = self.loss.as_mut().and_then(|loss| loss.path.as_mut())
+        if let Some(path) = loss_of(&mut self.rare).and_then(|loss| loss.path.as_mut())
             && let Some((end, size)) = path.probe
             && record.seq.lt(end)
             && record.end().gt(end - u32::from(size))
@@ -156,7 +156,7 @@ impl<B: RxBuf> Tcb<B> {
 
     /// Whether only the probe is lost, which is no sign of congestion (RFC 4821 section 7.6.2).
     pub(crate) fn only_probe_is_lost(&self) -> bool {
-        let path = self.loss.as_ref().and_then(|loss| loss.path.as_ref());
+        let path = self.loss().and_then(|loss| loss.path.as_ref());
         path.and_then(|path| path.probe).is_some_and(|(end, size)| {
             let record = self.records.get(self.records.find(end - u32::from(size)));
             let lost = record.is_some_and(|record| record.has(TxRecord::LOST));
@@ -167,7 +167,7 @@ impl<B: RxBuf> Tcb<B> {
     /// A router reports that the probe was too long: the path accepts segments of `size` octets.
     pub(crate) fn probe_too_long(&mut self, size: u16) -> bool {
         let mss = self.mss;
-        let path = self.loss.as_mut().and_then(|loss| loss.path.as_mut());
+        let path = loss_of(&mut self.rare).and_then(|loss| loss.path.as_mut());
         let Some(path) = path.filter(|path| path.probe.is_some_and(|probe| probe.1 > size)) else {
             return false;
         };
@@ -181,7 +181,7 @@ impl<B: RxBuf> Tcb<B> {
     /// sent again proves its size.
     pub(crate) fn judge_path_probe(&mut self, now_us: u64, out: &mut impl Output<B>) {
         let snd_una = self.snd_una;
-        let Some(loss) = self.loss.as_mut() else { return };
+        let Some(loss) = loss_of(&mut self.rare) else { return };
         let Some(path) = loss.path.as_mut() else { return };
         let Some((_, size)) = path.probe.filter(|(end, _)| snd_una.ge(*end)) else { return };
         path.probe = None;

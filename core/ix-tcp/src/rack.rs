@@ -5,7 +5,7 @@ use crate::loss::REO_PERSIST;
 use crate::output::{Output, RxBuf};
 use crate::records::TxRecord;
 use crate::stats::TcpCounter;
-use crate::tcb::{Flags, Phase, Tcb};
+use crate::tcb::{Flags, Phase, Tcb, loss_of};
 use ix_wire::{Seq, TcpHeader};
 
 /// DupThresh of RFC 5681 and RFC 8985.
@@ -51,7 +51,7 @@ impl<B: RxBuf> Tcb<B> {
     /// RFC 8985 section 6.2 step 4: widens the reordering window while it is too narrow.
     pub(crate) fn adapt_reordering_window(&mut self, dsack: bool) {
         let (snd_una, snd_nxt) = (self.snd_una, self.snd_nxt);
-        if !dsack && self.loss.is_none() {
+        if !dsack && self.loss().is_none() {
             return;
         }
         let loss = self.loss_mut();
@@ -67,11 +67,11 @@ impl<B: RxBuf> Tcb<B> {
 
     fn reordering_window_us(&self) -> u32 {
         if !self.flags.has(Flags::REORDERING)
-            && (self.phase != Phase::Open || self.sacked_segs >= DUP_THRESH)
+            && (self.phase != Phase::Open || self.sacked_segs() >= DUP_THRESH)
         {
             return 0;
         }
-        let mult = self.loss.as_ref().map_or(1, |loss| u32::from(loss.reo_mult));
+        let mult = self.loss().map_or(1, |loss| u32::from(loss.reo_mult));
         (self.rtt.min_rtt_us() / 4).saturating_mul(mult).min(self.rtt.srtt_us())
     }
 
@@ -117,7 +117,7 @@ impl<B: RxBuf> Tcb<B> {
                 }
             }
             self.sacked_bytes = 0;
-            self.sacked_segs = 0;
+            self.loss_mut().sacked_segs = 0;
         }
         let patience_us = u64::from(self.rack_rtt_us) + u64::from(self.reordering_window_us());
         for index in 0..self.records.len() {
@@ -182,7 +182,7 @@ impl<B: RxBuf> Tcb<B> {
     ) {
         let flight = self.flight_bytes();
         let phase = self.phase;
-        let Some(loss) = &mut self.loss else { return };
+        let Some(loss) = loss_of(&mut self.rare) else { return };
         let Some(end) = loss.tlp_end.filter(|end| ack.ge(*end)) else { return };
         let both_arrived = report.dsack.is_some_and(|(_, right)| right == end);
         if !loss.tlp_retransmit || both_arrived {
@@ -191,6 +191,7 @@ impl<B: RxBuf> Tcb<B> {
             // The probe has filled a hole: there was a loss, and so congestion.
             loss.tlp_end = None;
             if phase == Phase::Open {
+                loss.undo_to = Some(self.cc);
                 self.cc.on_congestion(flight.max(report.acked));
                 out.count(TcpCounter::Recoveries);
             }

@@ -5,7 +5,7 @@ use crate::output::{DeadReason, Output, RxBuf, TcpEvent};
 use crate::reassembly::{Inserted, JOIN_FROM, Reassembly};
 use crate::state::State;
 use crate::stats::TcpCounter;
-use crate::tcb::{Flags, Tcb};
+use crate::tcb::{Flags, Tcb, reassembly_of};
 use ix_wire::Seq;
 
 impl<B: RxBuf> Tcb<B> {
@@ -52,7 +52,7 @@ impl<B: RxBuf> Tcb<B> {
         if buf.len() > usize::from(self.rcv_mss) {
             self.raise_rcv_mss(cfg, buf.len());
         }
-        if let Some(reassembly) = &mut self.reassembly {
+        if let Some(reassembly) = reassembly_of(&mut self.rare) {
             // What was trimmed off the front of a segment is reported already, and arrived first.
             let (left, right) = (self.rcv_nxt, self.rcv_nxt + buf.len() as u32);
             if self.flags.has(Flags::SACK) && !reassembly.has_duplicate_until(left) {
@@ -93,20 +93,26 @@ impl<B: RxBuf> Tcb<B> {
 
     /// Delivers what a gap has held back.
     pub(crate) fn drain_reassembly(&mut self, out: &mut impl Output<B>) {
-        let Some(mut reassembly) = self.reassembly.take() else { return };
+        let Some(mut reassembly) = self.take_reassembly() else { return };
         while self.rcv_held_bufs < u16::MAX
             && let Some(buf) = reassembly.pop(self.rcv_nxt, |buf| out.discard(buf))
         {
             self.hand_over(buf, out);
         }
-        self.reassembly = Some(reassembly);
+        self.rare_mut().reassembly = Some(reassembly);
         self.settle_reassembly();
+    }
+
+    /// The queue, made when it is first needed.
+    fn reassembly_mut(&mut self) -> &mut Reassembly<B> {
+        self.rare_mut().reassembly.get_or_insert_with(|| Box::new(Reassembly::new()))
     }
 
     /// Frees the queue if it is empty.
     pub(crate) fn settle_reassembly(&mut self) {
-        if self.reassembly.as_ref().is_some_and(|reassembly| reassembly.is_unused()) {
-            self.reassembly = None;
+        if self.reassembly().is_some_and(|reassembly| reassembly.is_unused()) {
+            self.take_reassembly();
+            self.settle_rare();
         }
     }
 
@@ -121,7 +127,7 @@ impl<B: RxBuf> Tcb<B> {
         self.flags.set(Flags::ACK_NOW);
         let most = self.buffers_behind_gap(cfg, out);
         let room = most.saturating_sub(u32::from(self.rcv_held_bufs)) as usize;
-        let mut reassembly = self.reassembly.take().unwrap_or_else(|| Box::new(Reassembly::new()));
+        let mut reassembly = self.take_reassembly().unwrap_or_else(|| Box::new(Reassembly::new()));
         // Earlier data is worth more than later data: it is delivered first (cf. gvisor#9153).
         while reassembly.len() >= room.max(1)
             && reassembly.last_seq().is_some_and(|last| seq.lt(last))
@@ -136,7 +142,7 @@ impl<B: RxBuf> Tcb<B> {
             Inserted::NoRoom => TcpCounter::RcvBufferLimit,
         };
         out.count(counter);
-        self.reassembly = Some(reassembly);
+        self.rare_mut().reassembly = Some(reassembly);
         self.settle_reassembly();
     }
 
@@ -145,9 +151,7 @@ impl<B: RxBuf> Tcb<B> {
         out.count(TcpCounter::DuplicateSegments);
         self.flags.set(Flags::ACK_NOW);
         if self.flags.has(Flags::SACK) && left.lt(right) {
-            self.reassembly
-                .get_or_insert_with(|| Box::new(Reassembly::new()))
-                .set_duplicate(left, right);
+            self.reassembly_mut().set_duplicate(left, right);
         }
     }
 
@@ -155,7 +159,7 @@ impl<B: RxBuf> Tcb<B> {
     pub(crate) fn note_fin(&mut self, seq: Seq) {
         self.flags.set(Flags::ACK_NOW);
         if seq.gt(self.rcv_nxt) {
-            self.reassembly.get_or_insert_with(|| Box::new(Reassembly::new())).set_fin(seq);
+            self.reassembly_mut().set_fin(seq);
         }
     }
 
@@ -169,7 +173,7 @@ impl<B: RxBuf> Tcb<B> {
     ) {
         let rcv_nxt = self.rcv_nxt;
         let remembered =
-            self.reassembly.as_mut().is_some_and(|reassembly| reassembly.take_fin_at(rcv_nxt));
+            reassembly_of(&mut self.rare).is_some_and(|reassembly| reassembly.take_fin_at(rcv_nxt));
         if !here && !remembered {
             return;
         }
@@ -191,7 +195,7 @@ impl<B: RxBuf> Tcb<B> {
     /// 9293 section 3.6.1).
     pub(crate) fn enter_time_wait(&mut self, cfg: &Config, now_us: u64, out: &mut impl Output<B>) {
         self.enter(State::TimeWait);
-        self.loss = None;
+        self.take_loss();
         self.records.shrink();
         self.state_at_us = now_us.saturating_add(u64::from(cfg.time_wait_us));
         self.say_dead(DeadReason::Closed, out);

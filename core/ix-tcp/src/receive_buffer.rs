@@ -11,7 +11,7 @@
 use crate::config::{Config, RCV_BUF_UNIT_BYTES};
 use crate::output::{Output, RxBuf};
 use crate::stats::TcpCounter;
-use crate::tcb::{Flags, Tcb};
+use crate::tcb::{Flags, Tcb, reassembly_of};
 use crate::timer::IDLE_US;
 use ix_wire::Seq;
 
@@ -133,7 +133,7 @@ impl<B: RxBuf> Tcb<B> {
     /// beyond the limit of every connection only as far as memory is free now. Behind a gap the
     /// window cannot shrink, for nothing is taken.
     pub(crate) fn buffers_behind_gap(&self, cfg: &Config, out: &impl Output<B>) -> u32 {
-        let queued = self.reassembly.as_ref().map_or(0, |reassembly| reassembly.len() as u32);
+        let queued = self.reassembly().map_or(0, |reassembly| reassembly.len() as u32);
         let few = cfg.rcv_buffers_first();
         if queued + u32::from(self.rcv_held_bufs) < few {
             return few;
@@ -146,7 +146,7 @@ impl<B: RxBuf> Tcb<B> {
     /// every connection, the latest data first. The peer sends it again, though it may have been
     /// acknowledged selectively (RFC 2018 section 8).
     pub fn prune(&mut self, cfg: &Config, out: &mut impl Output<B>) {
-        let Some(reassembly) = &mut self.reassembly else { return };
+        let Some(reassembly) = reassembly_of(&mut self.rare) else { return };
         let most = cfg.rcv_buffers_first().saturating_sub(u32::from(self.rcv_held_bufs)) as usize;
         while reassembly.len() > most
             && let Some(last) = reassembly.pop_last()

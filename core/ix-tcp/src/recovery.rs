@@ -7,14 +7,14 @@ use crate::output::{Output, RxBuf};
 use crate::rack::DUP_THRESH;
 use crate::records::TxRecord;
 use crate::stats::TcpCounter;
-use crate::tcb::{Flags, LossTimer, Phase, Tcb};
+use crate::tcb::{Flags, LossTimer, Phase, Tcb, loss_of};
 use ix_wire::TcpHeader;
 
 impl<B: RxBuf> Tcb<B> {
     /// The recovery state, made when it is first needed.
     pub(crate) fn loss_mut(&mut self) -> &mut LossState {
         let snd_una = self.snd_una;
-        self.loss.get_or_insert_with(|| Box::new(LossState::new(snd_una)))
+        self.rare_mut().loss.get_or_insert_with(|| Box::new(LossState::new(snd_una)))
     }
 
     /// Octets in the network: neither acknowledged nor taken to be lost. Every outstanding octet is
@@ -28,19 +28,20 @@ impl<B: RxBuf> Tcb<B> {
     /// From a peer without SACK each duplicate acknowledgement means that a segment has arrived
     /// (RFC 6582 section 3.2 inflates the window instead).
     fn presumed_sacked_bytes(&self) -> u32 {
-        if self.dupacks == 0 {
+        let dupacks = u32::from(self.dupacks());
+        if dupacks == 0 {
             return 0;
         }
         let first = self.records.first().map_or(0, |record| u32::from(record.len));
         let others = self.flight_bytes().saturating_sub(first);
         let lost_others = self.lost_bytes.saturating_sub(first);
-        (u32::from(self.dupacks) * u32::from(self.mss)).min(others.saturating_sub(lost_others))
+        (dupacks * u32::from(self.mss)).min(others.saturating_sub(lost_others))
     }
 
     /// The congestion window now: that of recovery, if there is one.
     #[inline]
     pub(crate) fn cwnd_bytes(&self) -> u32 {
-        match (self.phase, &self.loss) {
+        match (self.phase, self.loss()) {
             (Phase::Recovery, Some(loss)) if loss.bbr.is_none() => loss.prr_cwnd,
             _ => self.cc.cwnd_bytes(),
         }
@@ -78,7 +79,7 @@ impl<B: RxBuf> Tcb<B> {
     /// RFC 8985 section 6.2 step 5, with the timer for what may still be lost.
     pub(crate) fn rack_detect(&mut self, now_us: u64) {
         let wait_us = self.rack_mark_lost(now_us);
-        if wait_us > 0 || self.loss.is_some() {
+        if wait_us > 0 || self.loss().is_some() {
             let reorder_at_us = if wait_us > 0 { now_us.saturating_add(wait_us) } else { 0 };
             self.loss_mut().reorder_at_us = reorder_at_us;
         }
@@ -90,8 +91,10 @@ impl<B: RxBuf> Tcb<B> {
         let mss = u32::from(self.mss);
         if report.acked > 0 {
             // The segments that duplicate acknowledgements stood for are now acknowledged.
-            let presumed = (report.acked / mss).saturating_sub(1).min(u32::from(self.dupacks));
-            self.dupacks -= presumed as u16;
+            let presumed = (report.acked / mss).saturating_sub(1).min(u32::from(self.dupacks()));
+            if let Some(loss) = loss_of(&mut self.rare) {
+                loss.dupacks -= presumed as u16;
+            }
             if self.phase == Phase::Recovery {
                 // Partial acknowledgement: the next hole is lost too.
                 self.mark_lost(0);
@@ -102,11 +105,12 @@ impl<B: RxBuf> Tcb<B> {
         if !report.duplicate || probing || self.snd_wnd == 0 {
             return 0;
         }
-        self.dupacks = self.dupacks.saturating_add(1);
+        let snd_una = self.snd_una;
+        let loss = self.loss_mut();
+        loss.dupacks = loss.dupacks.saturating_add(1);
         // After a timeout, duplicates of its retransmissions are no sign of loss (section 4).
-        let fresh = self.loss.as_ref().is_none_or(|loss| self.snd_una.gt(loss.recover))
-            || self.loss.as_ref().is_some_and(|loss| !loss.retransmitted);
-        if self.dupacks >= DUP_THRESH && self.phase == Phase::Open && fresh {
+        let fresh = snd_una.gt(loss.recover) || !loss.retransmitted;
+        if loss.dupacks >= DUP_THRESH && self.phase == Phase::Open && fresh {
             self.mark_lost(0);
         }
         mss
@@ -139,6 +143,7 @@ impl<B: RxBuf> Tcb<B> {
         loss.earlier =
             awaited.zip(loss.before).map(|(awaited, before)| Earlier { awaited, before });
         (loss.undo, loss.undo_from, loss.before) = (Some(0), undo_from, Some(before));
+        loss.undo_to = Some(before);
         loss.retransmitted = false;
         loss.interrupted = false;
         loss.tlp_end = None;
@@ -173,7 +178,7 @@ impl<B: RxBuf> Tcb<B> {
 
     /// Ends recovery if everything that was outstanding when it began is acknowledged.
     fn consider_exit(&mut self) {
-        let Some(loss) = &mut self.loss else { return };
+        let Some(loss) = loss_of(&mut self.rare) else { return };
         if self.phase == Phase::Open || self.snd_una.lt(loss.recover) {
             return;
         }
@@ -181,8 +186,8 @@ impl<B: RxBuf> Tcb<B> {
         if loss.reo_persist == 0 {
             loss.reo_mult = 1;
         }
+        loss.dupacks = 0;
         self.phase = Phase::Open;
-        self.dupacks = 0;
         self.with_bbr(|bbr| bbr.leave_recovery());
     }
 
@@ -192,7 +197,7 @@ impl<B: RxBuf> Tcb<B> {
     fn consider_undo(&mut self, hdr: &TcpHeader, report: &AckReport, out: &mut impl Output<B>) {
         let timestamps = self.flags.has(Flags::TIMESTAMPS);
         let recovering = self.phase != Phase::Open;
-        let Some(loss) = &mut self.loss else { return };
+        let Some(loss) = loss_of(&mut self.rare) else { return };
         let dsack = report.dsack.filter(|(left, _)| left.ge(loss.undo_from));
         if report.dsack.is_some() && dsack.is_none() {
             return self.consider_earlier(out);
@@ -227,7 +232,7 @@ impl<B: RxBuf> Tcb<B> {
     /// begins before the reports about the last one have come.
     fn consider_earlier(&mut self, out: &mut impl Output<B>) {
         let flight = self.flight_bytes();
-        let Some(loss) = &mut self.loss else { return };
+        let Some(loss) = loss_of(&mut self.rare) else { return };
         let Some(earlier) = loss.earlier.as_mut().filter(|earlier| earlier.awaited > 0) else {
             return;
         };
@@ -244,15 +249,17 @@ impl<B: RxBuf> Tcb<B> {
 
     fn undo(&mut self, out: &mut impl Output<B>) {
         out.count(TcpCounter::Undos);
-        self.cc.undo();
-        let earlier = self.loss.as_ref().and_then(|loss| loss.earlier);
+        if let Some(before) = loss_of(&mut self.rare).and_then(|loss| loss.undo_to.take()) {
+            self.cc.undo(&before);
+        }
+        let earlier = self.loss().and_then(|loss| loss.earlier);
         if let Some(earlier) = earlier.filter(|earlier| earlier.awaited == 0) {
             self.cc.raise_to(&earlier.before);
         }
         self.with_bbr(|bbr| bbr.undo());
         self.phase = Phase::Open;
-        self.dupacks = 0;
-        if let Some(loss) = &mut self.loss {
+        if let Some(loss) = loss_of(&mut self.rare) {
+            loss.dupacks = 0;
             loss.undo = None;
             if loss.interrupted {
                 // The timeout was a mistake, but the losses before it were not; for what RACK finds
@@ -274,8 +281,9 @@ impl<B: RxBuf> Tcb<B> {
         out.count(TcpCounter::Rto);
         let first = self.rtt.backoff() == 0;
         let (recover, flight) = (self.snd_nxt, self.flight_bytes());
-        self.dupacks = 0;
+        self.clear_dupacks();
         self.mark_lost_by_timeout(now_us, out);
+        let before = self.cc;
         self.cc.on_rto(first, flight);
         let pipe = self.pipe_bytes();
         self.with_bbr(|bbr| bbr.on_rto(pipe));
@@ -286,6 +294,9 @@ impl<B: RxBuf> Tcb<B> {
         let loss = self.loss_mut();
         loss.recover = recover;
         loss.tlp_end = None;
+        if first {
+            loss.undo_to = Some(before);
+        }
         if restarted {
             // What advances shows that the first copy of the oldest has arrived, or the one that
             // recovery has sent: the timeout was a mistake either way.
@@ -301,9 +312,8 @@ impl<B: RxBuf> Tcb<B> {
     /// Ends the handshake. A lost SYN is no congestion of the data's path, but the connection then
     /// starts with one segment (RFC 5681 section 3.1).
     pub(crate) fn leave_handshake_losses(&mut self, cfg: &Config) {
-        let lost_syn = self.loss.take().is_some_and(|loss| loss.unanswered_syn);
+        let lost_syn = self.take_loss().is_some_and(|loss| loss.unanswered_syn);
         self.phase = Phase::Open;
-        self.dupacks = 0;
         // RFC 6298 section 5.7: after a lost SYN, data begins with a timeout of three seconds.
         self.rtt.clear_backoff();
         let segments = if lost_syn { 1 } else { cfg.initial_window_segments };

@@ -6,7 +6,7 @@
 use ix_wire::Seq;
 
 /// The measurement of one round trip.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RightSize {
     /// The application has set the size itself.
     pub is_fixed: bool,

@@ -10,8 +10,11 @@ const ALPHA_SHIFT: u32 = 3;
 const BETA_SHIFT: u32 = 2;
 /// With averages over more samples than this, small round-trip times would not change any more.
 const SPREAD_SHIFT_MAX: u32 = 5;
-/// The minimum is taken over the last one to two windows, so that it follows a path change.
-const MIN_WINDOW_MS: u32 = 30_000;
+/// The minimum is taken over the last one to two windows of about half a minute, so that it follows
+/// a path change. Times are in units of 2^20 µs and wrap after 19 hours: a path that was idle for
+/// just so long has its old minimum for another window.
+const MIN_WINDOW: u16 = 29;
+const MIN_UNIT_SHIFT: u32 = 20;
 const BACKOFF_MAX: u8 = 20;
 /// RFC 6298 section 2.4 takes no timeout shorter than this to be safe.
 const RTO_SAFE_US: u64 = 1_000_000;
@@ -31,7 +34,7 @@ pub struct RttEstimator {
     /// Minimum of this window and of the one before; `u32::MAX`: none.
     min_now_us: u32,
     min_before_us: u32,
-    window_began_ms: u32,
+    window_began: u16,
     /// Number of times the timeout was doubled.
     backoff: u8,
     /// The peer has acknowledged something since, but nothing that tells how long a round trip is.
@@ -52,7 +55,7 @@ impl RttEstimator {
             rttvar_scaled: 0,
             min_now_us: u32::MAX,
             min_before_us: u32::MAX,
-            window_began_ms: 0,
+            window_began: 0,
             backoff: 0,
             keeps_backoff: false,
         }
@@ -92,14 +95,14 @@ impl RttEstimator {
     }
 
     fn sample_minimum(&mut self, rtt_us: u32, now_us: u64) {
-        let now_ms = (now_us / 1000) as u32;
-        let age_ms = now_ms.wrapping_sub(self.window_began_ms);
-        if age_ms >= MIN_WINDOW_MS {
+        let now = (now_us >> MIN_UNIT_SHIFT) as u16;
+        let age = now.wrapping_sub(self.window_began);
+        if age >= MIN_WINDOW {
             // After a long idle time the last window is no use either.
-            let stale = age_ms >= 2 * MIN_WINDOW_MS;
+            let stale = age >= 2 * MIN_WINDOW;
             self.min_before_us = if stale { u32::MAX } else { self.min_now_us };
             self.min_now_us = u32::MAX;
-            self.window_began_ms = now_ms;
+            self.window_began = now;
         }
         self.min_now_us = self.min_now_us.min(rtt_us);
     }
@@ -211,7 +214,7 @@ mod tests {
 
     #[test]
     fn state_is_compact() {
-        assert!(size_of::<RttEstimator>() <= 24);
+        assert!(size_of::<RttEstimator>() <= 20);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use crate::tcb::{LossTimer, Tcb};
 impl<B: RxBuf> Tcb<B> {
     /// The rate at which the connection sends; `None`: as fast as its window allows.
     pub(crate) fn rate(&self) -> Option<Rate> {
-        let own = match self.loss.as_ref().and_then(|loss| loss.bbr.as_deref()) {
+        let own = match self.loss().and_then(|loss| loss.bbr.as_deref()) {
             Some(bbr) => {
                 Some(Rate { bytes_per_s: bbr.pacing_rate(), burst_bytes: bbr.send_quantum() })
             }
@@ -39,7 +39,7 @@ impl<B: RxBuf> Tcb<B> {
     #[inline]
     pub(crate) fn is_too_early(&mut self, now_us: u64) -> bool {
         // Bulk data in a data centre: neither BBR, nor a limit, nor a long path.
-        let is_free = self.loss.is_none()
+        let is_free = self.loss().is_none()
             && self.rtt.srtt_us() < RTT_MIN_US
             && self.records.pace_limit().is_none();
         !is_free && self.must_wait(now_us)

@@ -7,7 +7,7 @@ use crate::output::{Output, RxBuf, SegmentOut};
 use crate::records::TxRecord;
 use crate::state::State;
 use crate::stats::TcpCounter;
-use crate::tcb::{Flags, LossTimer, NEVER, Phase, Tcb};
+use crate::tcb::{Flags, LossTimer, NEVER, Phase, Tcb, loss_of, reassembly_of};
 use ix_wire::{SackBlocks, Seq, TcpFlags, TcpOptions};
 
 /// Blocks beside a timestamp (RFC 2018 section 3), and without.
@@ -59,7 +59,7 @@ impl<B: RxBuf> Tcb<B> {
                 self.arm_loss_timer(cfg, now_us);
             }
         } else if self.handshake_done() {
-            if self.reassembly.is_some() && self.state.receives() {
+            if self.reassembly().is_some() && self.state.receives() {
                 self.drain_reassembly(out);
                 self.take_fin(cfg, now_us, false, out);
             }
@@ -100,8 +100,8 @@ impl<B: RxBuf> Tcb<B> {
         let is_plain = self.state == State::Established
             && self.snd_nxt == self.snd_una
             && !self.records.is_large()
-            && self.loss.is_none()
-            && self.reassembly.is_none()
+            && self.loss().is_none()
+            && self.reassembly().is_none()
             && self.ecn.is_silent()
             && self.flags.bits() & (Flags::TIMESTAMPS | Flags::CWND_LIMITED) == Flags::TIMESTAMPS
             && len.wrapping_sub(1) < u32::from(self.mss)
@@ -173,7 +173,7 @@ impl<B: RxBuf> Tcb<B> {
     #[inline(always)]
     fn options(&self, now_us: u64) -> TcpOptions {
         let mut options = TcpOptions { timestamp: self.timestamp(now_us), ..TcpOptions::NONE };
-        if let Some(reassembly) = &self.reassembly
+        if let Some(reassembly) = self.reassembly()
             && self.flags.has(Flags::SACK)
         {
             let timestamps = self.flags.has(Flags::TIMESTAMPS);
@@ -219,14 +219,14 @@ impl<B: RxBuf> Tcb<B> {
         self.last_ack_sent = self.rcv_nxt;
         self.flags.clear(Flags::ACK_NOW | Flags::ACK_DELAYED);
         self.delack_at_us = NEVER;
-        if self.reassembly.is_some() {
+        if self.reassembly().is_some() {
             self.duplicate_reported();
         }
     }
 
     #[cold]
     fn duplicate_reported(&mut self) {
-        if let Some(reassembly) = &mut self.reassembly {
+        if let Some(reassembly) = reassembly_of(&mut self.rare) {
             reassembly.clear_duplicate();
         }
         self.settle_reassembly();
@@ -280,7 +280,7 @@ impl<B: RxBuf> Tcb<B> {
         }
         let sent = self.transmit(&seg, out);
         if sent {
-            if self.reassembly.as_ref().is_some_and(|reassembly| reassembly.has_duplicate()) {
+            if self.reassembly().is_some_and(|reassembly| reassembly.has_duplicate()) {
                 out.count(TcpCounter::DsackSent);
             }
             self.acknowledged_now();
@@ -303,7 +303,7 @@ impl<B: RxBuf> Tcb<B> {
             let mut options = self.options(now_us);
             let mss = self.fit(&mut options);
             if unsent > mss
-                && self.loss.is_some()
+                && self.loss().is_some()
                 && options.sack.is_empty()
                 && let Some(len) = self.path_probe_len(now_us, unsent)
             {
@@ -409,7 +409,7 @@ impl<B: RxBuf> Tcb<B> {
         self.records.push(TxRecord { sent_us: now_us, seq, len: octets as u16, marks });
         self.snd_nxt = seq + octets;
         self.last_snd_ms = ms_of(now_us);
-        if let Some(loss) = &mut self.loss {
+        if let Some(loss) = loss_of(&mut self.rare) {
             if self.phase == Phase::Recovery {
                 loss.prr_out += octets;
             }
@@ -537,7 +537,7 @@ impl<B: RxBuf> Tcb<B> {
         if u32::from(record.len) - u32::from(fin) > mss {
             self.records.split(index, mss as u16);
             if record.has(TxRecord::SACKED) {
-                self.sacked_segs += 1;
+                self.loss_mut().sacked_segs += 1;
             }
         }
         let Some(record) = self.records.get(index).copied() else { return false };
@@ -580,7 +580,7 @@ impl<B: RxBuf> Tcb<B> {
             self.rto_base_us = now_us;
         }
         let recovering = self.phase == Phase::Recovery;
-        if let Some(loss) = &mut self.loss {
+        if let Some(loss) = loss_of(&mut self.rare) {
             if recovering {
                 loss.prr_out += len;
             }

@@ -159,7 +159,8 @@ pub struct Tcb<B> {
     /// When `ts_recent` was set, in units of 2^20 µs.
     pub(crate) ts_recent_age: u32,
 
-    pub(crate) reassembly: Option<Box<Reassembly<B>>>,
+    /// State that most connections never need.
+    pub(crate) rare: Option<Box<Rare<B>>>,
     pub(crate) last_rcv_us: u64,
     pub(crate) delack_at_us: u64,
     pub(crate) loss_at_us: u64,
@@ -173,10 +174,10 @@ pub struct Tcb<B> {
     pub(crate) rtt: RttEstimator,
     pub(crate) cc: Control,
 
-    /// Transmission time of the latest segment known to be delivered (RACK.xmit_ts).
-    pub(crate) rack_xmit_us: u64,
-    /// End of that segment (RACK.end_seq).
+    /// End of the latest segment known to be delivered (RACK.end_seq).
     pub(crate) rack_end: Seq,
+    /// Transmission time of that segment (RACK.xmit_ts).
+    pub(crate) rack_xmit_us: u64,
     /// Round-trip time of that segment (RACK.rtt).
     pub(crate) rack_rtt_us: u32,
     /// Highest sequence number known to be delivered (RACK.fack).
@@ -185,10 +186,6 @@ pub struct Tcb<B> {
     pub(crate) sacked_bytes: u32,
     /// Octets in the same range that are taken to be lost and not retransmitted.
     pub(crate) lost_bytes: u32,
-    /// Duplicate acknowledgements in a row, from a peer without SACK.
-    pub(crate) dupacks: u16,
-    pub(crate) sacked_segs: u16,
-    pub(crate) loss: Option<Box<LossState>>,
 
     pub(crate) tuple: FlowTuple,
     /// Largest window that the peer has offered.
@@ -200,13 +197,16 @@ pub struct Tcb<B> {
     /// Keepalive probes without a reply.
     pub(crate) keepalives: u8,
     pub(crate) ecn: EcnState,
-    /// State that most connections never need.
-    pub(crate) rare: Option<Box<Rare>>,
 }
 
-/// A connection's state for congestion marks, attacks, bulk data and the application's timeouts.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Rare {
+/// A connection's state for losses, congestion marks, attacks, bulk data and the application's
+/// timeouts.
+#[derive(Debug)]
+pub(crate) struct Rare<B> {
+    /// What arrived out of order.
+    pub reassembly: Option<Box<Reassembly<B>>>,
+    /// Recovery of what was lost.
+    pub loss: Option<Box<LossState>>,
     pub challenge_spacing: ChallengeSpacing,
     /// End of the window of data for whose congestion marks the window was already reduced. Valid
     /// with [`EcnState::REACTED`].
@@ -229,6 +229,56 @@ pub(crate) struct Rare {
     /// Payload was dropped because memory was short, and the peer was not told since that there is
     /// some again.
     pub is_starved: bool,
+}
+
+impl<B> Default for Rare<B> {
+    fn default() -> Self {
+        Rare {
+            reassembly: None,
+            loss: None,
+            challenge_spacing: ChallengeSpacing::default(),
+            ecn_end: Seq(0),
+            accurate: None,
+            user_timeout: 0,
+            must_progress: false,
+            keepalive_interval_s: 0,
+            keepalive_probes: 0,
+            right_size: RightSize::default(),
+            promised: 0,
+            is_starved: false,
+        }
+    }
+}
+
+impl<B> Rare<B> {
+    /// Whether it says nothing that a connection without it would not say.
+    fn is_unused(&self) -> bool {
+        self.reassembly.is_none()
+            && self.loss.is_none()
+            && self.challenge_spacing == ChallengeSpacing::default()
+            && self.ecn_end == Seq(0)
+            && self.accurate.is_none()
+            && self.user_timeout == 0
+            && !self.must_progress
+            && self.keepalive_interval_s == 0
+            && self.keepalive_probes == 0
+            && self.right_size == RightSize::default()
+            && self.promised == 0
+            && !self.is_starved
+    }
+}
+
+/// The state of loss recovery, of a connection that has it. A function of the field alone, because
+/// callers use others beside it.
+#[inline(always)]
+pub(crate) fn loss_of<B>(rare: &mut Option<Box<Rare<B>>>) -> Option<&mut LossState> {
+    rare.as_mut()?.loss.as_deref_mut()
+}
+
+/// The same for what arrived out of order.
+#[inline(always)]
+pub(crate) fn reassembly_of<B>(rare: &mut Option<Box<Rare<B>>>) -> Option<&mut Reassembly<B>> {
+    rare.as_mut()?.reassembly.as_deref_mut()
 }
 
 /// Figures of a connection, for `GET_INFO`.
@@ -384,8 +434,60 @@ impl<B: RxBuf> Tcb<B> {
 
     /// The rare part, made when it is first needed.
     #[cold]
-    pub(crate) fn rare_mut(&mut self) -> &mut Rare {
+    pub(crate) fn rare_mut(&mut self) -> &mut Rare<B> {
         self.rare.get_or_insert_default()
+    }
+
+    /// Frees the rare part, if nothing is in it.
+    #[cold]
+    pub(crate) fn settle_rare(&mut self) {
+        self.rare.take_if(|rare| rare.is_unused());
+    }
+
+    /// The state of loss recovery, if there is one.
+    #[inline(always)]
+    pub(crate) fn loss(&self) -> Option<&LossState> {
+        self.rare.as_ref()?.loss.as_deref()
+    }
+
+    /// Ends loss recovery, and returns its state.
+    #[inline]
+    pub(crate) fn take_loss(&mut self) -> Option<Box<LossState>> {
+        let loss = self.rare.as_mut()?.loss.take();
+        self.settle_rare();
+        loss
+    }
+
+    /// What arrived out of order, if something is kept of it.
+    #[inline(always)]
+    pub(crate) fn reassembly(&self) -> Option<&Reassembly<B>> {
+        self.rare.as_ref()?.reassembly.as_deref()
+    }
+
+    /// The same, taken out.
+    #[inline]
+    pub(crate) fn take_reassembly(&mut self) -> Option<Box<Reassembly<B>>> {
+        self.rare.as_mut()?.reassembly.take()
+    }
+
+    /// Segments that were selectively acknowledged.
+    #[inline]
+    pub(crate) fn sacked_segs(&self) -> u16 {
+        self.loss().map_or(0, |loss| loss.sacked_segs)
+    }
+
+    /// Duplicate acknowledgements in a row, from a peer without SACK.
+    #[inline]
+    pub(crate) fn dupacks(&self) -> u16 {
+        self.loss().map_or(0, |loss| loss.dupacks)
+    }
+
+    /// The next duplicate acknowledgement is the first one in a row.
+    #[inline]
+    pub(crate) fn clear_dupacks(&mut self) {
+        if let Some(loss) = loss_of(&mut self.rare) {
+            loss.dupacks = 0;
+        }
     }
 
     /// Whether the timer may soon find the peer gone, because the peer has not replied for a while.
@@ -419,7 +521,7 @@ impl<B: RxBuf> Tcb<B> {
     /// before a connection that is not dead is dropped.
     pub fn release(&mut self, out: &mut impl Output<B>) {
         self.promise(0, out);
-        if let Some(mut reassembly) = self.reassembly.take() {
+        if let Some(mut reassembly) = self.take_reassembly() {
             while let Some(buf) = reassembly.pop_last() {
                 out.discard(buf);
             }
@@ -538,7 +640,7 @@ impl<B: RxBuf> Tcb<B> {
             lost += if record.has(TxRecord::LOST) { len } else { 0 };
         }
         assert_eq!(at, self.snd_nxt, "transmit records do not reach snd_nxt");
-        assert_eq!((sacked, segs), (self.sacked_bytes, self.sacked_segs));
+        assert_eq!((sacked, segs), (self.sacked_bytes, self.sacked_segs()));
         assert_eq!(lost, self.lost_bytes);
     }
 }
@@ -551,8 +653,23 @@ mod tests {
     type Token = [u8; 8];
 
     #[test]
+    fn the_rare_part_ends_with_what_is_in_it() {
+        let cfg = Config::default();
+        let mut tcb: Tcb<Vec<u8>> = Tcb::connect(&cfg, FlowTuple::default(), Seq(1), 0, 0);
+        assert!(tcb.rare.is_none());
+        tcb.loss_mut().dupacks = 1;
+        assert_eq!((tcb.dupacks(), tcb.sacked_segs()), (1, 0));
+        assert!(tcb.take_loss().is_some());
+        assert!(tcb.rare.is_none(), "{:?}", tcb.rare);
+        tcb.rare_mut().keepalive_probes = 3;
+        tcb.loss_mut();
+        tcb.take_loss();
+        assert!(tcb.rare.is_some_and(|rare| rare.keepalive_probes == 3));
+    }
+
+    #[test]
     fn a_connection_is_small_and_its_hot_part_comes_first() {
-        assert!(size_of::<Tcb<Token>>() <= 320, "{}", size_of::<Tcb<Token>>());
+        assert!(size_of::<Tcb<Token>>() <= 288, "{}", size_of::<Tcb<Token>>());
         // The common path uses the first four cache lines. The fifth holds the name, which a
         // segment needs when it arrives and when it is sent, and little else.
         assert!(core::mem::offset_of!(Tcb<Token>, tuple) <= 4 * 64);

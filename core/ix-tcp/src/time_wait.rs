@@ -95,7 +95,7 @@ impl<B: RxBuf> Tcb<B> {
             Flags::ACK_NOW | Flags::ACK_DELAYED | Flags::TX_BLOCKED | Flags::SYN_REFUSED;
         let waits = self.state == State::TimeWait && self.flags.has(Flags::ORPHAN);
         // What was answered a moment ago is not answered again.
-        let fresh = |rare: &crate::tcb::Rare| rare.challenge_spacing == Default::default();
+        let fresh = |rare: &crate::tcb::Rare<B>| rare.challenge_spacing == Default::default();
         let is_bare = self.records.is_empty()
             && self.snd_buf_bytes == 0
             && self.rcv_held_bytes == 0

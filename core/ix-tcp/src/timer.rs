@@ -6,7 +6,7 @@ use crate::output::{DeadReason, Output, RxBuf};
 use crate::records::TxRecord;
 use crate::state::State;
 use crate::stats::TcpCounter;
-use crate::tcb::{Flags, LossTimer, NEVER, Phase, Tcb, USER_TIMEOUT_UNIT_US};
+use crate::tcb::{Flags, LossTimer, NEVER, Phase, Tcb, USER_TIMEOUT_UNIT_US, loss_of};
 
 /// Override timeout of the sender's silly-window avoidance (RFC 9293 section 3.8.6.2.1: 0.1 to 1
 /// s). Also the pause before the next try if no transmit buffer was free.
@@ -130,7 +130,7 @@ impl<B: RxBuf> Tcb<B> {
         let least_us = cfg.min_pto_us.saturating_add(probe_us);
         let least_us = least_us.min(cfg.min_rto_us.saturating_add(timeout_us)).min(cfg.max_rto_us);
         let keeps = is_one
-            && self.loss.is_none()
+            && self.loss().is_none()
             && !self.records.is_empty()
             && self.loss_at_us <= self.rto_base_us + u64::from(least_us);
         if keeps {
@@ -147,7 +147,7 @@ impl<B: RxBuf> Tcb<B> {
             return;
         }
         self.choose_loss_timer(cfg, now_us);
-        if self.loss.is_some() {
+        if self.loss().is_some() {
             self.within_user_timeout(cfg);
             self.is_model_limited();
         }
@@ -163,7 +163,7 @@ impl<B: RxBuf> Tcb<B> {
             return;
         }
         (self.loss_timer, self.loss_at_us) = (LossTimer::Rto, rto_at_us);
-        let reorder_at_us = self.loss.as_ref().map_or(0, |loss| loss.reorder_at_us);
+        let reorder_at_us = self.loss().map_or(0, |loss| loss.reorder_at_us);
         if reorder_at_us != 0 {
             // If the path is known to reorder, RACK may wait longer than a timeout that is only a
             // little above the round-trip time. The timeout must not decide before RACK does.
@@ -186,7 +186,7 @@ impl<B: RxBuf> Tcb<B> {
             && self.lost_bytes == 0
             && self.rtt.backoff() == 0
             && self.snd_wnd > 0
-            && self.loss.as_ref().is_none_or(|loss| loss.tlp_end.is_none())
+            && self.loss().is_none_or(|loss| loss.tlp_end.is_none())
     }
 
     /// True if something is to be sent while nothing is in flight whose acknowledgement would let
@@ -204,7 +204,7 @@ impl<B: RxBuf> Tcb<B> {
                 self.loss_at_us = now_us.saturating_add(wait_us);
             }
             self.loss_timer = LossTimer::Persist;
-        } else if self.records.is_large() || self.loss.as_ref().is_some_and(|loss| loss.is_past()) {
+        } else if self.records.is_large() || self.loss().is_some_and(|loss| loss.is_past()) {
             (self.loss_timer, self.loss_at_us) = (LossTimer::Idle, now_us + IDLE_US);
         } else {
             (self.loss_timer, self.loss_at_us) = (LossTimer::Idle, NEVER);
@@ -235,7 +235,9 @@ impl<B: RxBuf> Tcb<B> {
             LossTimer::Persist => self.persist_expired(cfg, now_us, out),
             LossTimer::Idle => {
                 if self.records.is_empty() {
-                    self.loss.take_if(|loss| loss.is_past());
+                    if self.loss().is_some_and(|loss| loss.is_past()) {
+                        self.take_loss();
+                    }
                     self.records.shrink();
                 }
             }
@@ -338,7 +340,7 @@ impl<B: RxBuf> Tcb<B> {
     /// again: it is gone, or keeps its window closed. Where something is short that only
     /// acknowledgements free, the connection may be reset (RFC 6429).
     pub fn is_in_vain(&self, now_us: u64) -> bool {
-        let since_us = self.loss.as_ref().map_or(0, |loss| loss.unanswered_since_us);
+        let since_us = self.loss().map_or(0, |loss| loss.unanswered_since_us);
         let in_vain = since_us != 0 && now_us >= since_us.saturating_add(IN_VAIN_US);
         in_vain && self.state.synchronized()
     }
@@ -352,7 +354,7 @@ impl<B: RxBuf> Tcb<B> {
     /// To be called when the peer has opened its closed window, which proves that it is there.
     pub(crate) fn window_has_opened(&mut self) {
         if !self.needs_progress()
-            && let Some(loss) = &mut self.loss
+            && let Some(loss) = loss_of(&mut self.rare)
         {
             loss.unanswered_since_us = 0;
         }
@@ -400,7 +402,7 @@ impl<B: RxBuf> Tcb<B> {
     /// that finds the peer gone.
     #[cold]
     fn within_user_timeout(&mut self, cfg: &Config) {
-        let since_us = self.loss.as_ref().map_or(0, |loss| loss.unanswered_since_us);
+        let since_us = self.loss().map_or(0, |loss| loss.unanswered_since_us);
         if since_us == 0 {
             return;
         }

@@ -229,7 +229,7 @@ impl<B: RxBuf> Tcb<B> {
     pub(crate) fn forget_marks(&mut self, record: &TxRecord) {
         if record.has(TxRecord::SACKED) {
             self.sacked_bytes -= u32::from(record.len);
-            self.sacked_segs -= 1;
+            self.loss_mut().sacked_segs -= 1;
         } else if record.has(TxRecord::LOST) {
             self.lost_bytes -= u32::from(record.len);
         }

@@ -25,8 +25,6 @@ impl BbrWindow {
 
     pub(super) fn on_rto(&mut self, _first: bool, _flight_bytes: u32) {}
 
-    pub(super) fn undo(&mut self) {}
-
     pub(super) fn on_idle_restart(&mut self, _cwnd_bytes: u32, _threshold_bytes: u32) {}
 
     pub(super) fn set_mss(&mut self, mss: u16) {

@@ -41,9 +41,6 @@ pub struct Cubic {
     acked_at_ms: u32,
     /// cwnd_prior: the window before the last reduction.
     prior_cwnd_bytes: u32,
-    /// Threshold and W_max before the last reduction, for `undo`; threshold 0: nothing to undo.
-    prior_ssthresh_bytes: u32,
-    prior_w_max_bytes: u32,
 }
 
 impl Cubic {
@@ -60,8 +57,6 @@ impl Cubic {
             origin_ms: 0,
             acked_at_ms: 0,
             prior_cwnd_bytes: 0,
-            prior_ssthresh_bytes: 0,
-            prior_w_max_bytes: 0,
         }
     }
 
@@ -176,8 +171,6 @@ impl Cubic {
     fn remember(&mut self) {
         self.leave_epoch();
         self.prior_cwnd_bytes = self.cwnd_bytes;
-        self.prior_ssthresh_bytes = self.ssthresh_bytes;
-        self.prior_w_max_bytes = self.w_max_bytes;
     }
 
     pub(super) fn on_congestion(&mut self) {
@@ -200,7 +193,6 @@ impl Cubic {
 
     pub(super) fn on_ecn(&mut self) {
         self.on_congestion();
-        self.prior_ssthresh_bytes = 0;
     }
 
     pub(super) fn on_rto(&mut self, first: bool) {
@@ -213,16 +205,13 @@ impl Cubic {
         self.w_max_bytes = 0;
     }
 
-    pub(super) fn undo(&mut self) {
-        if self.prior_ssthresh_bytes == 0 {
-            return;
-        }
-        self.cwnd_bytes = self.cwnd_bytes.max(self.prior_cwnd_bytes);
-        self.ssthresh_bytes = self.prior_ssthresh_bytes;
-        self.w_max_bytes = self.prior_w_max_bytes;
-        // The window before the previous reduction is not stored; W_max is the nearest value.
-        self.prior_cwnd_bytes = self.w_max_bytes;
-        self.prior_ssthresh_bytes = 0;
+    pub(super) fn undo(&mut self, before: &Cubic) {
+        let mut before = *before;
+        before.leave_epoch();
+        self.cwnd_bytes = self.cwnd_bytes.max(before.cwnd_bytes);
+        self.ssthresh_bytes = before.ssthresh_bytes;
+        self.w_max_bytes = before.w_max_bytes;
+        self.prior_cwnd_bytes = before.prior_cwnd_bytes;
         self.w_est_bytes = 0;
     }
 

@@ -13,9 +13,6 @@ const BETA: (u64, u64) = (1, 2);
 pub struct Dctcp {
     pub(super) cwnd_bytes: u32,
     pub(super) ssthresh_bytes: u32,
-    /// Window and threshold before the last reduction after a loss; threshold 0: nothing to undo.
-    prior_cwnd_bytes: u32,
-    prior_ssthresh_bytes: u32,
     /// Observation window (RFC 8257 section 3.3): its bytes not acknowledged yet, its acknowledged
     /// bytes, and those of them that were marked.
     left_bytes: u32,
@@ -32,8 +29,6 @@ impl Dctcp {
         Dctcp {
             cwnd_bytes: initial_window_bytes(mss, iw_segments),
             ssthresh_bytes: CWND_MAX_BYTES,
-            prior_cwnd_bytes: 0,
-            prior_ssthresh_bytes: 0,
             left_bytes: 0,
             total_bytes: 0,
             marked_bytes: 0,
@@ -92,36 +87,24 @@ impl Dctcp {
         let cut = u64::from(self.cwnd_bytes) * u64::from(self.alpha) / (2 * u64::from(ALPHA_ONE));
         self.cwnd_bytes = (self.cwnd_bytes - cut as u32).max(2 * self.mss_bytes());
         self.ssthresh_bytes = self.cwnd_bytes;
-        self.prior_ssthresh_bytes = 0;
-    }
-
-    fn remember(&mut self) {
-        self.prior_cwnd_bytes = self.cwnd_bytes;
-        self.prior_ssthresh_bytes = self.ssthresh_bytes;
     }
 
     pub(super) fn on_congestion(&mut self, flight_bytes: u32) {
-        self.remember();
         self.ssthresh_bytes = reduced_bytes(flight_bytes, self.cwnd_bytes, BETA, self.mss_bytes());
         self.cwnd_bytes = self.ssthresh_bytes;
     }
 
     pub(super) fn on_rto(&mut self, first: bool, flight_bytes: u32) {
         if first {
-            self.remember();
             self.ssthresh_bytes =
                 reduced_bytes(flight_bytes, self.cwnd_bytes, BETA, self.mss_bytes());
         }
         self.cwnd_bytes = self.mss_bytes();
     }
 
-    pub(super) fn undo(&mut self) {
-        if self.prior_ssthresh_bytes == 0 {
-            return;
-        }
-        self.cwnd_bytes = self.cwnd_bytes.max(self.prior_cwnd_bytes);
-        self.ssthresh_bytes = self.prior_ssthresh_bytes;
-        self.prior_ssthresh_bytes = 0;
+    pub(super) fn undo(&mut self, before: &Dctcp) {
+        self.cwnd_bytes = self.cwnd_bytes.max(before.cwnd_bytes);
+        self.ssthresh_bytes = before.ssthresh_bytes;
     }
 
     pub(super) fn on_idle_restart(&mut self, cwnd_bytes: u32, threshold_bytes: u32) {

@@ -252,10 +252,16 @@ impl Control {
         }
     }
 
-    /// Undoes the last reduction, because it was a mistake (DSACK, Eifel). Does nothing if there is
-    /// nothing to undo.
-    pub fn undo(&mut self) {
-        each!(self, control => control.undo())
+    /// Undoes the reductions since the windows were these, because they were a mistake (DSACK,
+    /// Eifel). Does nothing if another algorithm had them.
+    pub fn undo(&mut self, before: &Control) {
+        match (self, before) {
+            (Control::Cubic(cubic), Control::Cubic(before)) => cubic.undo(before),
+            (Control::NewReno(reno), Control::NewReno(before)) => reno.undo(before),
+            (Control::Dctcp(dctcp), Control::Dctcp(before)) => dctcp.undo(before),
+            // The model does it.
+            _ => {}
+        }
     }
 
     /// Raises the windows to those of another time, where they were larger: a reduction between was

@@ -11,9 +11,6 @@ pub struct NewReno {
     pub(super) ssthresh_bytes: u32,
     /// Bytes acknowledged in congestion avoidance that have not made the window grow yet.
     bytes_acked: u32,
-    /// Window and threshold before the last reduction, for `undo`; threshold 0: nothing to undo.
-    prior_cwnd_bytes: u32,
-    prior_ssthresh_bytes: u32,
     pub(super) mss: u16,
 }
 
@@ -24,8 +21,6 @@ impl NewReno {
             cwnd_bytes: initial_window_bytes(mss, iw_segments),
             ssthresh_bytes: CWND_MAX_BYTES,
             bytes_acked: 0,
-            prior_cwnd_bytes: 0,
-            prior_ssthresh_bytes: 0,
             mss,
         }
     }
@@ -51,26 +46,18 @@ impl NewReno {
         }
     }
 
-    fn remember(&mut self) {
-        self.prior_cwnd_bytes = self.cwnd_bytes;
-        self.prior_ssthresh_bytes = self.ssthresh_bytes;
-        self.bytes_acked = 0;
-    }
-
     pub(super) fn on_congestion(&mut self, flight_bytes: u32) {
-        self.remember();
+        self.bytes_acked = 0;
         self.ssthresh_bytes = reduced_bytes(flight_bytes, self.cwnd_bytes, BETA, self.mss_bytes());
         self.cwnd_bytes = self.ssthresh_bytes;
     }
 
     pub(super) fn on_ecn(&mut self, flight_bytes: u32) {
         self.on_congestion(flight_bytes);
-        self.prior_ssthresh_bytes = 0;
     }
 
     pub(super) fn on_rto(&mut self, first: bool, flight_bytes: u32) {
         if first {
-            self.remember();
             self.ssthresh_bytes =
                 reduced_bytes(flight_bytes, self.cwnd_bytes, BETA, self.mss_bytes());
         }
@@ -78,13 +65,9 @@ impl NewReno {
         self.bytes_acked = 0;
     }
 
-    pub(super) fn undo(&mut self) {
-        if self.prior_ssthresh_bytes == 0 {
-            return;
-        }
-        self.cwnd_bytes = self.cwnd_bytes.max(self.prior_cwnd_bytes);
-        self.ssthresh_bytes = self.prior_ssthresh_bytes;
-        self.prior_ssthresh_bytes = 0;
+    pub(super) fn undo(&mut self, before: &NewReno) {
+        self.cwnd_bytes = self.cwnd_bytes.max(before.cwnd_bytes);
+        self.ssthresh_bytes = before.ssthresh_bytes;
     }
 
     pub(super) fn on_idle_restart(&mut self, cwnd_bytes: u32, threshold_bytes: u32) {

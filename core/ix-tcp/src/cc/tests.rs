@@ -174,20 +174,16 @@ fn decrease_is_multiplicative_and_floors_at_two_segments() {
 fn timeout_leaves_one_segment_and_reduces_the_threshold_once() {
     for (kind, tenths) in [(Kind::Cubic, 7), (Kind::NewReno, 5), (Kind::Dctcp, 5)] {
         let mut control = Control::new(kind, MSS, 100);
-        let flight_bytes = control.cwnd_bytes();
+        let (flight_bytes, before) = (control.cwnd_bytes(), control);
         control.on_rto(true, flight_bytes);
         assert_eq!(control.cwnd_bytes(), MSS_BYTES);
         assert_eq!(control.ssthresh_bytes(), 10 * tenths * MSS_BYTES);
         control.on_rto(false, flight_bytes);
         assert_eq!(control.cwnd_bytes(), MSS_BYTES);
         assert_eq!(control.ssthresh_bytes(), 10 * tenths * MSS_BYTES);
-        control.undo();
+        control.undo(&before);
         assert_eq!(control.cwnd_bytes(), 100 * MSS_BYTES);
         assert_eq!(control.ssthresh_bytes(), CWND_MAX_BYTES);
-        // There is nothing more to undo.
-        control.on_idle_restart(10, 20);
-        control.undo();
-        assert_eq!(control.cwnd_bytes(), 10 * MSS_BYTES);
     }
 }
 
@@ -364,7 +360,7 @@ fn cubic_undo_continues_on_the_curve() {
     run(&mut steady, 20_000, 0, 3_000_000);
     let mut undone = steady;
     undone.on_congestion(undone.cwnd_bytes());
-    undone.undo();
+    undone.undo(&steady);
     assert_eq!(undone.cwnd_bytes(), steady.cwnd_bytes());
     run(&mut steady, 20_000, 3_000_000, 12_000_000);
     run(&mut undone, 20_000, 3_000_000, 12_000_000);
@@ -418,6 +414,7 @@ proptest! {
         steps in proptest::collection::vec(step(), 0..200),
     ) {
         let mut control = Control::new(kind, mss, iw_segments);
+        let mut before = control;
         let mut mss_bytes = u32::from(mss.max(1));
         let mut now_us = 0u64;
         for step in steps {
@@ -443,6 +440,7 @@ proptest! {
                     }
                 }
                 Step::Congestion(flight_bytes) => {
+                    before = control;
                     control.on_congestion(flight_bytes);
                     prop_assert!(control.cwnd_bytes() <= before_bytes.max(2 * mss_bytes));
                     prop_assert!(control.cwnd_bytes() >= 2 * mss_bytes);
@@ -450,9 +448,6 @@ proptest! {
                 Step::Mark(flight_bytes) => {
                     control.on_ecn(flight_bytes);
                     prop_assert!(control.cwnd_bytes() <= before_bytes.max(2 * mss_bytes));
-                    let reduced_bytes = control.cwnd_bytes();
-                    control.undo();
-                    prop_assert_eq!(control.cwnd_bytes(), reduced_bytes, "a mark is no mistake");
                 }
                 Step::Rto(first, flight_bytes) => {
                     let threshold_bytes = control.ssthresh_bytes();
@@ -463,7 +458,7 @@ proptest! {
                     }
                 }
                 Step::Undo => {
-                    control.undo();
+                    control.undo(&before);
                     prop_assert!(control.cwnd_bytes() >= before_bytes);
                 }
                 Step::Idle(segments) => {
@@ -489,6 +484,7 @@ proptest! {
 fn log(kind: Kind, events: &str) -> String {
     use std::fmt::Write;
     let mut control = Control::new(kind, 1000, 10);
+    let mut before = control;
     let mut log = String::new();
     let mut now_us = 1_000_000;
     for event in events.chars() {
@@ -509,9 +505,15 @@ fn log(kind: Kind, events: &str) -> String {
                 }
                 now_us += 20_000;
             }
-            'l' => control.on_congestion(control.cwnd_bytes()),
-            't' => control.on_rto(true, control.cwnd_bytes()),
-            'u' => control.undo(),
+            'l' => {
+                before = control;
+                control.on_congestion(control.cwnd_bytes());
+            }
+            't' => {
+                before = control;
+                control.on_rto(true, control.cwnd_bytes());
+            }
+            'u' => control.undo(&before),
             'e' => control.on_ecn(control.cwnd_bytes()),
             'i' => control.on_idle_restart(10, 20),
             _ => unreachable!("{event}"),

@@ -193,7 +193,7 @@ impl ElasticThread {
             return slot.map_or(Turn::Now, |slot| self.turn_of_listener(slot));
         };
         let (socket, state) = (&flow.socket, flow.tcb.state());
-        let (id, owner, listener) = (socket.id, socket.owner, socket.listener);
+        let (id, owner, listener) = (socket.id(), socket.owner, socket.listener);
         let holder = socket.holder;
         match holder {
             Holder::Orphan => Turn::Now,

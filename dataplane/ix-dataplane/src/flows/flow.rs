@@ -68,7 +68,30 @@ pub enum Ending {
     TimeWait,
 }
 
-/// One flow. An idle connection costs this and one table entry; a test keeps it below 512 bytes.
+/// Facts about a flow that are rarely true, in one byte because flows are many.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Facts(u8);
+
+impl Facts {
+    /// It is in the list of flows that wait for room to send.
+    pub const CROWDED: u8 = 1;
+    /// The application has closed it, and keeps the memory of what was not acknowledged.
+    pub const CLOSED: u8 = 2;
+
+    /// Whether this is true.
+    #[inline]
+    pub fn has(self, fact: u8) -> bool {
+        self.0 & fact != 0
+    }
+
+    /// This is true from now on, or no longer.
+    #[inline]
+    pub fn put(&mut self, fact: u8, is_true: bool) {
+        self.0 = if is_true { self.0 | fact } else { self.0 & !fact };
+    }
+}
+
+/// One flow. An idle connection costs this and one table entry; a test bounds the sum.
 pub struct Flow {
     /// The state machine.
     pub tcb: Tcb<Payload>,
@@ -79,8 +102,8 @@ pub struct Flow {
 /// What the dataplane keeps for a flow beside the state machine, as in BSD: its holder, what waits
 /// to be sent and to be read, and how its packets are addressed.
 pub struct TcpSocket {
-    /// The name of the flow.
-    pub id: FlowId,
+    /// The name of the flow, as the application has it ([`TcpSocket::id`]).
+    pub handle: u64,
     /// What the application has given to send.
     pub sendq: SendQueue,
     /// Received mbufs, oldest first: announced ones, then those not announced yet.
@@ -101,8 +124,8 @@ pub struct TcpSocket {
     pub bytes_out: u64,
     /// When its first segment was sent or received, in units of 2^16 µs.
     pub born: u32,
-    /// Its hash in the flow table.
-    pub hash: u64,
+    /// What the flow table uses of its hash ([`TcpSocket::hash`]).
+    pub hash_tag: u32,
     /// The next hop's Ethernet address, from `mac_version`.
     pub mac: MacAddr,
     /// Version of the neighbour table that `mac` is from; 0: never looked up.
@@ -127,12 +150,10 @@ pub struct TcpSocket {
     pub waits: Waits,
     /// Which count of flows without a holder it is in.
     pub ending: Ending,
-    /// The application has closed it, and keeps the memory of what was not acknowledged.
-    pub is_closed: bool,
+    /// What is rarely true of it.
+    pub facts: Facts,
     /// It is in this cycle's list of flows that need `output`.
     pub touched: bool,
-    /// It is in the list of flows that wait for room to send.
-    pub crowded: bool,
     /// Its events wait since the application was non-responsive.
     pub announce_later: bool,
     /// The peer's stream has ended, and the application was not told yet.
@@ -152,7 +173,7 @@ impl Flow {
             false => u32::from(tcb.snd_una().0 as u16),
         };
         let socket = TcpSocket {
-            id: FlowId { group: 0, slot: 0, generation: 0 },
+            handle: 0,
             sendq: SendQueue::default(),
             held: MbufList::new(),
             announced: 0,
@@ -163,7 +184,7 @@ impl Flow {
             bytes_in: 0,
             bytes_out: 0,
             born: (now_us >> BORN_SHIFT) as u32,
-            hash,
+            hash_tag: (hash >> 32) as u32,
             mac: [0; 6],
             mac_version: 0,
             owner: 0,
@@ -175,9 +196,8 @@ impl Flow {
             holder,
             waits: Waits::Nowhere,
             ending: Ending::No,
-            is_closed: false,
+            facts: Facts::default(),
             touched: false,
-            crowded: false,
             announce_later: false,
             eof_pending: false,
             window_opened: false,
@@ -191,7 +211,7 @@ impl Flow {
         match (self.socket.holder, self.tcb.state()) {
             (_, State::TimeWait) | (Holder::Orphan, State::FinWait2) => Ending::TimeWait,
             (Holder::Orphan, _) => Ending::Orphan,
-            _ if self.socket.is_closed => Ending::Orphan,
+            _ if self.socket.facts.has(Facts::CLOSED) => Ending::Orphan,
             _ => Ending::No,
         }
     }
@@ -204,6 +224,24 @@ pub const LABEL_AUTO: u32 = ix_abi::flow_opt::FLOW_LABEL_AUTO as u32;
 const BORN_SHIFT: u32 = 16;
 
 impl TcpSocket {
+    /// The name of the flow.
+    #[inline]
+    pub fn id(&self) -> FlowId {
+        FlowId::from_handle(self.handle)
+    }
+
+    /// The flow group that it is in.
+    #[inline]
+    pub fn group(&self) -> usize {
+        usize::from(self.id().group)
+    }
+
+    /// Its hash, as far as the flow table uses it.
+    #[inline]
+    pub fn hash(&self) -> u64 {
+        u64::from(self.hash_tag) << 32
+    }
+
     /// Time since its first segment.
     pub fn age_us(&self, now_us: u64) -> u64 {
         let units = ((now_us >> BORN_SHIFT) as u32).wrapping_sub(self.born);

@@ -11,12 +11,18 @@ use std::collections::VecDeque;
 /// Slots are made in chunks, so that a flow never moves and a reused slot needs no allocation.
 const CHUNK: usize = 16;
 
+/// No slot: the end of the list of free ones.
+const NO_SLOT: u32 = u32::MAX;
+
 /// Flows of one group: slots with generations, and the table that finds them by tuple.
 pub struct FlowGroup {
     id: u16,
     chunks: Vec<Box<[Slot; CHUNK]>>,
     made: u32,
-    free: Vec<u32>,
+    /// The first free slot of those made, or [`NO_SLOT`]; each names the next one. And how many
+    /// there are.
+    free: u32,
+    free_count: u32,
     /// The generation of slots that are made: above that of every name that was ever given.
     fresh: u32,
     table: FlowTable,
@@ -41,17 +47,19 @@ struct Waiting {
 #[repr(C)]
 struct Slot {
     generation: u32,
+    /// Of a free slot that was used: the next such one, or [`NO_SLOT`].
+    next_free: u32,
     /// When the wheel will check the flow (µs; `u64::MAX`: never).
     alarm_us: u64,
     flow: Option<Flow>,
 }
 
 /// Much of what an idle connection costs; a test adds the rest.
-const _: () = assert!(size_of::<Slot>() <= 488);
+const _: () = assert!(size_of::<Slot>() <= 432);
 
 impl Slot {
     const fn free(generation: u32) -> Slot {
-        Slot { generation, alarm_us: u64::MAX, flow: None }
+        Slot { generation, next_free: NO_SLOT, alarm_us: u64::MAX, flow: None }
     }
 }
 
@@ -82,7 +90,8 @@ impl FlowGroup {
             id,
             chunks: Vec::new(),
             made: 0,
-            free: Vec::new(),
+            free: NO_SLOT,
+            free_count: 0,
             fresh: 1,
             table: FlowTable::new(),
             time_wait: 0,
@@ -99,7 +108,7 @@ impl FlowGroup {
 
     /// Number of flows, with those on the shelf.
     pub fn flows(&self) -> usize {
-        self.made as usize - self.free.len() + self.shelf.len()
+        (self.made - self.free_count) as usize + self.shelf.len()
     }
 
     /// All flows are in slots below this number.
@@ -110,7 +119,7 @@ impl FlowGroup {
     /// Number of slots that could be given back: all but one chunk beside those in use, if they are
     /// more than half.
     pub fn spare(&self) -> usize {
-        let spare = self.free.len().saturating_sub(CHUNK);
+        let spare = (self.free_count as usize).saturating_sub(CHUNK);
         if spare > self.flows() { spare } else { 0 }
     }
 
@@ -125,10 +134,29 @@ impl FlowGroup {
         }
         self.chunks.truncate(kept);
         self.made = self.made.min((kept * CHUNK) as u32);
-        let made = self.made;
-        self.free.retain(|slot| *slot < made);
         self.chunks.shrink_to_fit();
-        self.free.shrink_to_fit();
+        self.link_free();
+    }
+
+    /// Makes the list of free slots anew, the first of them first.
+    fn link_free(&mut self) {
+        (self.free, self.free_count) = (NO_SLOT, 0);
+        for slot in (0..self.made).rev() {
+            if self.slot(slot).flow.is_none() {
+                self.free(slot);
+            }
+        }
+    }
+
+    /// Puts a slot in front of the free ones.
+    #[inline]
+    fn free(&mut self, slot: u32) {
+        let next = self.free;
+        if let Some(entry) = self.slot_mut(slot) {
+            entry.next_free = next;
+            self.free = slot;
+            self.free_count += 1;
+        }
     }
 
     /// The slot of the flow with this tuple.
@@ -183,7 +211,10 @@ impl FlowGroup {
     }
 
     fn free_slot(&mut self) -> Option<u32> {
-        if let Some(slot) = self.free.pop() {
+        if self.free != NO_SLOT {
+            let slot = self.free;
+            self.free = self.slot(slot).next_free;
+            self.free_count -= 1;
             return Some(slot);
         }
         // The last one stands for the shelf.
@@ -201,10 +232,10 @@ impl FlowGroup {
     /// Adds a flow; `None` if the group is full.
     #[inline]
     pub fn insert(&mut self, mut flow: Flow) -> Option<FlowId> {
-        let hash = flow.socket.hash;
+        let hash = flow.socket.hash();
         let slot = self.free_slot()?;
         let id = self.id_of(slot);
-        flow.socket.id = id;
+        flow.socket.handle = id.handle();
         let entry = self.slot_mut(slot)?;
         (entry.alarm_us, entry.flow) = (u64::MAX, Some(flow));
         self.table.insert(hash, slot);
@@ -244,7 +275,7 @@ impl FlowGroup {
     /// The flow with a name, unless the name is stale, and when the wheel will check it.
     #[inline]
     pub fn get_with_alarm(&mut self, id: FlowId) -> Option<(&mut Flow, &mut u64)> {
-        let Slot { generation, alarm_us, flow } = self.slot_mut(id.slot)?;
+        let Slot { generation, alarm_us, flow, .. } = self.slot_mut(id.slot)?;
         if *generation != id.generation {
             return None;
         }
@@ -275,11 +306,11 @@ impl FlowGroup {
     pub fn remove(&mut self, id: FlowId) -> Option<Ending> {
         let entry = self.slot_mut(id.slot).filter(|entry| entry.generation == id.generation)?;
         // A flow is large: it ends where it is.
-        let (hash, ending) = entry.flow.as_ref().map(|f| (f.socket.hash, f.socket.ending))?;
+        let (hash, ending) = entry.flow.as_ref().map(|f| (f.socket.hash(), f.socket.ending))?;
         entry.flow = None;
         entry.generation = FlowId::next_generation(entry.generation);
         self.table.remove(hash, id.slot);
-        self.free.push(id.slot);
+        self.free(id.slot);
         self.count(ending, -1);
         if ending == Ending::TimeWait {
             self.drop_ended();
@@ -361,7 +392,7 @@ impl FlowGroup {
     /// Lays a flow on the shelf, and removes it: its name is stale from now on. Returns which count
     /// it was in; `None`: it has no place there, and stays as it is.
     pub fn shelve(&mut self, id: FlowId, kept: Kept, now_us: u64) -> Option<Ending> {
-        let hash = self.get(id)?.socket.hash;
+        let hash = self.get(id)?.socket.hash();
         if !self.shelf.push(hash, kept, now_us) {
             return None;
         }
@@ -459,13 +490,13 @@ mod tests {
         let now: Vec<FlowId> = group.ids_where(|_| true);
         now.into_iter().for_each(|id| _ = group.remove(id));
         group.give_back();
-        assert_eq!((group.slots(), group.chunks.capacity(), group.free.capacity()), (0, 0, 0));
+        assert_eq!((group.slots(), group.chunks.capacity(), group.spare()), (0, 0, 0));
     }
 
     #[test]
-    fn a_connection_at_rest_costs_at_most_512_bytes() {
-        // A slot, its entry in the free list, and its share of a table that is half full.
-        let bytes = size_of::<Slot>() + size_of::<u32>() + 2 * size_of::<u64>();
-        assert!(bytes <= 512, "{bytes}");
+    fn a_connection_at_rest_costs_at_most_448_bytes() {
+        // A slot, and its share of a table that is half full.
+        let bytes = size_of::<Slot>() + 2 * size_of::<u64>();
+        assert!(bytes <= 448, "{bytes}");
     }
 }

@@ -15,7 +15,7 @@ pub mod walk;
 use crate::context::Context;
 use crate::receive::batch::Work;
 use crate::timers::wheel::{SweepCursor, Wheel};
-use flow::{Ending, Flow, Holder, TcpSocket};
+use flow::{Ending, Facts, Flow, Holder, TcpSocket};
 use group::{FlowGroup, prefetch_flow};
 use handle::FlowId;
 use ix_proto::GroupSet;
@@ -157,7 +157,7 @@ impl Flows {
         let left: VecDeque<FlowId> = left;
         for id in left {
             if let Some(flow) = self.get(id) {
-                flow.socket.crowded = false;
+                flow.socket.facts.put(Facts::CROWDED, false);
             }
             self.touch(id);
         }
@@ -540,7 +540,7 @@ impl Flows {
 pub(crate) fn touch(touched: &mut Vec<FlowId>, socket: &mut TcpSocket) {
     if !socket.touched {
         socket.touched = true;
-        touched.push(socket.id);
+        touched.push(socket.id());
     }
 }
 
@@ -569,6 +569,6 @@ pub(crate) fn schedule(wheel: &mut Wheel, flow: &Flow, alarm_us: &mut u64) {
         if deadline_us.is_multiple_of(16) && ix_tcp::planted::is(ix_tcp::planted::Bug::LostTimer) {
             return;
         }
-        wheel.insert(deadline_us, flow.socket.id.handle());
+        wheel.insert(deadline_us, flow.socket.handle);
     }
 }

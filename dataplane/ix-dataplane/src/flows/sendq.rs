@@ -14,6 +14,13 @@ struct Piece {
     len: u32,
 }
 
+impl Piece {
+    /// Whether another one begins where it ends.
+    fn continues(&self, next: Piece) -> bool {
+        self.len > 0 && self.addr + u64::from(self.len) == next.addr
+    }
+}
+
 /// The send stream from the oldest unacknowledged byte on. Two pieces are stored in place, others
 /// in a queue.
 #[derive(Debug, Default)]
@@ -21,7 +28,6 @@ pub struct SendQueue {
     near: [Piece; 2],
     /// Boxed, because few of many flows need it.
     rest: Option<Box<Rest>>,
-    bytes: u32,
 }
 
 /// What few flows need.
@@ -29,6 +35,8 @@ pub struct SendQueue {
 struct Rest {
     /// Pieces behind those that are stored in place.
     pieces: VecDeque<Piece>,
+    /// Bytes of these.
+    bytes: u32,
     /// Where the last copy began: the next one mostly goes on from there, and must not walk over
     /// all pieces of a large window.
     mark: Cell<Mark>,
@@ -47,8 +55,20 @@ struct Mark {
 }
 
 impl Rest {
+    /// Appends a piece, if there are any already.
+    fn push_behind(&mut self, piece: Piece) -> bool {
+        let Some(last) = self.pieces.back_mut() else { return false };
+        match last.continues(piece) {
+            true => last.len += piece.len,
+            false => self.pieces.push_back(piece),
+        }
+        self.bytes += piece.len;
+        true
+    }
+
     fn pop_front(&mut self) -> Option<Piece> {
         let piece = self.pieces.pop_front()?;
+        self.bytes -= piece.len;
         let Mark { index, before } = self.mark.get();
         let left =
             Mark { index: index.saturating_sub(1), before: before.saturating_sub(piece.len) };
@@ -98,8 +118,10 @@ const DEBTS_MAX: usize = 8;
 
 impl SendQueue {
     /// Bytes in the queue.
+    #[inline]
     pub fn bytes(&self) -> u32 {
-        self.bytes
+        let [first, second] = self.near;
+        first.len + second.len + self.rest.as_ref().map_or(0, |rest| rest.bytes)
     }
 
     /// Appends `len` bytes at `addr`, which the caller has checked to be memory that may be sent.
@@ -107,33 +129,28 @@ impl SendQueue {
         if len == 0 {
             return;
         }
-        self.bytes += len;
-        let last = self.last_mut();
-        if last.len > 0 && last.addr + last.len as u64 == addr {
-            last.len += len;
+        let piece = Piece { addr, len };
+        if self.rest.as_mut().is_some_and(|rest| rest.push_behind(piece)) {
             return;
         }
-        let piece = Piece { addr, len };
-        if self.near[0].len == 0 {
-            self.near[0] = piece;
-        } else if self.near[1].len == 0 {
-            self.near[1] = piece;
+        let [first, second] = &mut self.near;
+        let last = if second.len > 0 { &mut *second } else { &mut *first };
+        if last.continues(piece) {
+            last.len += len;
+        } else if first.len == 0 {
+            *first = piece;
+        } else if second.len == 0 {
+            *second = piece;
         } else {
-            self.rest.get_or_insert_with(Default::default).pieces.push_back(piece);
+            let rest = self.rest.get_or_insert_with(Default::default);
+            rest.pieces.push_back(piece);
+            rest.bytes += len;
         }
-    }
-
-    fn last_mut(&mut self) -> &mut Piece {
-        if let Some(last) = self.rest.as_mut().and_then(|rest| rest.pieces.back_mut()) {
-            return last;
-        }
-        if self.near[1].len > 0 { &mut self.near[1] } else { &mut self.near[0] }
     }
 
     /// Drops the oldest `n` bytes: they were acknowledged.
     pub fn pop(&mut self, mut n: u32) {
-        debug_assert!(n <= self.bytes);
-        self.bytes -= n.min(self.bytes);
+        debug_assert!(n <= self.bytes());
         while n > 0 && self.near[0].len > 0 {
             let front = &mut self.near[0];
             let step = n.min(front.len);
@@ -190,9 +207,10 @@ impl SendQueue {
     /// All bytes that are the owner's now are this process's from now on. False: too many processes
     /// are owed bytes.
     pub fn owe(&mut self, to: AttachmentId, cookie: u64) -> bool {
+        let all = self.bytes();
         let rest = self.rest.get_or_insert_with(Default::default);
         let owed: u32 = rest.debts.iter().map(|debt| debt.bytes).sum();
-        let bytes = self.bytes - owed;
+        let bytes = all - owed;
         let has_room = bytes == 0 || rest.debts.len() < DEBTS_MAX;
         if bytes > 0 && has_room {
             rest.debts.push_back(Debt { to, cookie, bytes });

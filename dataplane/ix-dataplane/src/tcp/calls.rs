@@ -96,7 +96,7 @@ impl Tcp {
             .socket
             .release(&shared.memory, bytes, |mbuf| rx_pool.put(mbuf))
             .ok_or(CallError::Invalid)?;
-        flow_frames[usize::from(flow.socket.id.group)] -= freed;
+        flow_frames[flow.socket.group()] -= freed;
         flow.tcb.recv_done(&self.config, bytes as u32, freed);
         Ok(())
     }

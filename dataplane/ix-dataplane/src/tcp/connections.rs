@@ -3,7 +3,7 @@
 use super::Tcp;
 use super::output::announce;
 use crate::context::Context;
-use crate::flows::flow::{Ending, Flow, Holder, Payload};
+use crate::flows::flow::{Ending, Facts, Flow, Holder, Payload};
 use crate::flows::handle::FlowId;
 use crate::flows::shelf::Kept;
 use crate::flows::{Flows, Groups, flow_and_alarm, flow_of, schedule, touch};
@@ -101,7 +101,7 @@ impl Tcp {
                 while *slot < group.slots() && left > 0 {
                     if let Some(flow) = group.peek(*slot) {
                         left -= 1;
-                        let holder = (flow.tcb.buffers_in_vain(now_us), flow.socket.id);
+                        let holder = (flow.tcb.buffers_in_vain(now_us), flow.socket.id());
                         holders.extend((holder.0 > 0).then_some(holder));
                     }
                     *slot += 1;
@@ -189,7 +189,7 @@ impl Tcp {
                     next += 1;
                     continue;
                 }
-                flow.socket.crowded = false;
+                flow.socket.facts.put(Facts::CROWDED, false);
             }
             flows.crowded.remove(next);
             if !quiets(id) {
@@ -205,8 +205,8 @@ impl Tcp {
         flow.socket.touched = false;
         let now_us = io.cx.now_us;
         flow.tcb.output(&self.config, now_us, &mut io.of(&mut flow.socket));
-        if flow.tcb.waits_for_room() && !flow.socket.crowded {
-            flow.socket.crowded = true;
+        if flow.tcb.waits_for_room() && !flow.socket.facts.has(Facts::CROWDED) {
+            flow.socket.facts.put(Facts::CROWDED, true);
             crowded.push_back(id);
         }
         if flow.tcb.is_dead() {
@@ -367,7 +367,7 @@ impl Tcp {
             io.cx.metrics.counters.orphans_reset.add(1);
             return self.reset(io, flows, id);
         }
-        flow.socket.is_closed = true;
+        flow.socket.facts.put(Facts::CLOSED, true);
         flow.tcb.must_progress();
         let ending = flow.ending();
         if ending != flow.socket.ending {
@@ -379,7 +379,7 @@ impl Tcp {
 /// Whether a flow in TIME-WAIT has nothing else to do.
 fn may_be_shelved(flow: &Flow) -> bool {
     let socket = &flow.socket;
-    socket.holder == Holder::Orphan && !socket.crowded && socket.is_bare()
+    socket.holder == Holder::Orphan && !socket.facts.has(Facts::CROWDED) && socket.is_bare()
 }
 
 /// Keeps of a flow in TIME-WAIT only what that needs, if it can.

@@ -94,7 +94,7 @@ fn hand(io: &mut Io, flow: &mut Flow, from: AttachmentId, to: AttachmentId, toke
     (socket.owner, socket.holder, socket.waits) = (to, Holder::Knocking, Waits::Knocking);
     // It waits at no listener.
     socket.listener = u16::MAX;
-    let (tuple, handle) = (flow.tcb.tuple(), socket.id.handle());
+    let (tuple, handle) = (flow.tcb.tuple(), socket.handle);
     let peer = Endpoint { addr: tuple.remote.0, port: tuple.remote_port };
     let mut held = 0;
     socket.held.for_each(&io.cx.shared.memory, 0, |_, bytes| held += bytes as u64);

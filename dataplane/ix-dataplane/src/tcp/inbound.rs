@@ -74,17 +74,16 @@ impl Tcp {
         let Some(flow) = cx.flows.groups[group].as_mut().and_then(|g| g.at(slot)) else {
             return Ok(());
         };
-        let id = flow.socket.id;
         let opens = TcpFlags::SYN.0 == packet.header.flags.0 & (TcpFlags::SYN | TcpFlags::ACK).0;
         if opens && flow.tcb.gives_way_to(&packet.header) {
-            let floor = flow.tcb.successor_floor();
+            let (id, floor) = (flow.socket.id(), flow.tcb.successor_floor());
             self.remove(cx.io, cx.flows, id);
             return self.open_passively(cx, seg, mbuf, Some(floor));
         }
         if flow.socket.waits == Waits::HalfOpen
             && packet.header.flags.0 & OPENING.0 == TcpFlags::ACK.0
         {
-            let slot = flow.socket.listener;
+            let (id, slot) = (flow.socket.id(), flow.socket.listener);
             if !flow.tcb.is_answered_by(&packet.header) {
                 if self.expects_cookies(slot, cx.io.cx.now_us) {
                     return self.handle_other_answer(cx, id, slot, seg, mbuf);
@@ -172,7 +171,6 @@ impl Tcp {
         let Some(flow) = groups[group].as_mut().and_then(|group| group.at(slot)) else {
             return Ok(());
         };
-        let id = flow.socket.id;
         let Tcp { listeners, config: cfg, .. } = self;
         let now_us = io.cx.now_us;
         let (mut ecn, mut early) = (packet.ip.ecn(), false);
@@ -209,7 +207,7 @@ impl Tcp {
             flow.tcb.segment(cfg, now_us, &packet.header, None, &mut io.of(&mut flow.socket));
         } else if work.tails == 0 {
             mbuf.set_range(mbuf.offset() + payload.start as usize, payload.len as usize);
-            io.cx.flow_frames[usize::from(id.group)] += 1;
+            io.cx.flow_frames[group] += 1;
             let buf = Some(Payload(mbuf));
             flow.tcb.segment(cfg, now_us, &packet.header, buf, &mut io.of(&mut flow.socket));
         } else {
@@ -224,7 +222,7 @@ impl Tcp {
                 let Some(buf) = part.take() else { break };
                 let len = buf.0.len() as u32;
                 header.flags = if left > 0 { without_end(last_flags) } else { last_flags };
-                io.cx.flow_frames[usize::from(id.group)] += 1;
+                io.cx.flow_frames[group] += 1;
                 flow.tcb.segment(cfg, now_us, &header, Some(buf), &mut io.of(&mut flow.socket));
                 header.seq += len;
                 if left > 0 {
@@ -244,6 +242,7 @@ impl Tcp {
                 io.cx.announce_sent(socket, flow.tcb.send_space(cfg));
             }
             Holder::Knocking if socket.waits != Waits::Knocking => {
+                let id = socket.id();
                 if !io.cx.attached.is_present(socket.owner) {
                     listeners.give_to_present(socket, &io.cx.attached);
                 }
@@ -274,7 +273,7 @@ impl Tcp {
         io.cx.metrics.counters.knocks.add(1);
         let event = Event::Knock {
             listener: listening.cookie,
-            handle: socket.id.handle(),
+            handle: socket.handle,
             peer: Endpoint { addr: tuple.remote.0, port: tuple.remote_port },
         };
         io.cx.attached.push(socket.owner, event);

@@ -101,7 +101,7 @@ impl Output<Payload> for FlowOutput<'_> {
         let (ttl, tos) = (socket.ttl, socket.tos | seg.ecn);
         let ident = if is_v6 {
             match socket.ident {
-                LABEL_AUTO => io.cx.shared.flow_label(socket.hash),
+                LABEL_AUTO => io.cx.shared.flow_label(socket.hash()),
                 label => label,
             }
         } else {
@@ -185,7 +185,7 @@ impl Output<Payload> for FlowOutput<'_> {
     }
 
     fn discard(&mut self, buf: Payload) {
-        self.io.cx.flow_frames[usize::from(self.socket.id.group)] -= 1;
+        self.io.cx.flow_frames[self.socket.group()] -= 1;
         self.io.cx.rx_pool.put(buf.0);
     }
 
@@ -223,7 +223,7 @@ impl Output<Payload> for FlowOutput<'_> {
     }
 
     fn promise(&mut self, before: u32, now: u32) {
-        self.io.cx.promises.change(usize::from(self.socket.id.group), before, now);
+        self.io.cx.promises.change(self.socket.group(), before, now);
     }
 
     fn may_challenge(&mut self, now_us: u64) -> bool {
@@ -296,14 +296,14 @@ pub(crate) fn announce(attached: &mut Attachments, socket: &mut TcpSocket, addr:
     }
     socket.announced += 1;
     socket.announced_bytes += len;
-    let (cookie, handle) = (socket.cookie, socket.id.handle());
+    let (cookie, handle) = (socket.cookie, socket.handle);
     events.push_recv(cookie, handle, RxData { addr, len });
 }
 
 impl Context {
     /// Announces data that was appended to a buffer that is announced already.
     fn announce_part(&mut self, socket: &TcpSocket, addr: u64, len: u32) {
-        let (cookie, handle) = (socket.cookie, socket.id.handle());
+        let (cookie, handle) = (socket.cookie, socket.handle);
         let data = RxData { addr, len };
         self.attached[socket.owner].events.push_recv(cookie, handle, data);
     }
@@ -313,7 +313,7 @@ impl Context {
             return;
         }
         socket.eof_pending = false;
-        let (cookie, handle) = (socket.cookie, socket.id.handle());
+        let (cookie, handle) = (socket.cookie, socket.handle);
         self.attached.push(socket.owner, Event::Eof { cookie, handle });
     }
 
@@ -323,7 +323,7 @@ impl Context {
         if events.is_muted() {
             return;
         }
-        let (cookie, handle, bytes) = (socket.cookie, socket.id.handle(), socket.acked_bytes);
+        let (cookie, handle, bytes) = (socket.cookie, socket.handle, socket.acked_bytes);
         socket.acked_bytes = 0;
         socket.window_opened = false;
         // Mostly with the data that came in the same segment.
@@ -337,7 +337,7 @@ impl Context {
     /// owner's.
     #[cold]
     pub(crate) fn pay(&mut self, socket: &mut TcpSocket) {
-        let handle = socket.id.handle();
+        let handle = socket.handle;
         while let Some(debt) = socket.sendq.pay(socket.acked_bytes) {
             socket.acked_bytes -= debt.bytes;
             let event = Event::Sent { cookie: debt.cookie, handle, bytes: debt.bytes, window: 0 };
@@ -368,7 +368,7 @@ impl Context {
         }
         let event = Event::FlowError {
             cookie: socket.cookie,
-            handle: socket.id.handle(),
+            handle: socket.handle,
             why: call_error(said),
             icmp: IcmpMessage::new(said.said, said.by.0),
         };
@@ -376,7 +376,7 @@ impl Context {
     }
 
     fn announce_connected(&mut self, socket: &TcpSocket, outcome: Result<(), CallError>) {
-        let (cookie, handle) = (socket.cookie, socket.id.handle());
+        let (cookie, handle) = (socket.cookie, socket.handle);
         self.attached.push(socket.owner, Event::Connected { cookie, handle, outcome });
     }
 
@@ -399,7 +399,7 @@ impl Context {
                     DeadReason::TimedOut => ix_abi::DeadReason::TimedOut,
                     DeadReason::Unreachable => ix_abi::DeadReason::Unreachable,
                 };
-                let (cookie, handle) = (socket.cookie, socket.id.handle());
+                let (cookie, handle) = (socket.cookie, socket.handle);
                 self.attached.push(socket.owner, Event::Dead { cookie, handle, reason });
             }
             Holder::Knocking | Holder::Embryonic | Holder::Orphan => {}
@@ -427,7 +427,7 @@ impl Context {
         socket.announced_bytes = 0;
         socket.front_done = 0;
         if !socket.held.is_empty() {
-            self.flow_frames[usize::from(socket.id.group)] -= socket.held.count() as u32;
+            self.flow_frames[socket.group()] -= socket.held.count() as u32;
             let attachment = &mut self.attached[socket.owner];
             attachment.bury(std::mem::take(&mut socket.held));
             if attachment.has_ended() {
