@@ -179,6 +179,10 @@ extern "C" {
  * next waits here. Returns INVALID if there is no such process, STATE if it does not share
  * this elastic thread. */
 #define IX_CALL_NUDGE 34
+/* args: listener id, option (IX_OPT_DSCP or IX_OPT_HOP_LIMIT),
+ * value, 4 or 6 for the version of IP. Applies to the replies to SYNs from now on, and to the
+ * connections that come of them. */
+#define IX_CALL_LISTEN_OPT 35
 
 /* What a packet queue takes (IX_CALL_PACKET_BIND). */
 /* Frames of an EtherType that the dataplane does not process itself: the number is at least
@@ -202,6 +206,8 @@ extern "C" {
 #define IX_FLOW_INFO_FLAG_WINDOW_SCALING 4
 /* Explicit congestion notification (RFC 3168, RFC 9768). */
 #define IX_FLOW_INFO_FLAG_ECN 8
+/* An ECN-capable packet of the peer has arrived. */
+#define IX_FLOW_INFO_FLAG_ECN_SEEN 16
 /* Where the shift of the peer's windows is. */
 #define IX_FLOW_INFO_FLAG_SND_SHIFT_AT 16
 /* Where the shift of our windows is. */

@@ -160,7 +160,7 @@ impl Core {
 
     /// Tells the dataplane what the backlogs of ports are now, and how many places are free again.
     fn emit_backlogs(&mut self, elastic: usize, thread: &mut Thread) {
-        let Core { ports, elastic_threads, .. } = self;
+        let Core { ports, elastic_threads, sockets, .. } = self;
         let ElasticThread { backlogs, batch, .. } = &mut elastic_threads[elastic];
         backlogs.retain(|id| {
             let Some(port) = ports.get_mut(*id) else { return false };
@@ -171,6 +171,15 @@ impl Core {
             let mut news = core::mem::take(port.news(elastic));
             if let Some(turn) = news.turn.take() {
                 batch.push(thread, call::backlog(listener, 0, turn), Pending::Nothing);
+            }
+            if core::mem::take(&mut news.dressed)
+                && let Some(socket) = port.members.first().and_then(|id| sockets.get(*id))
+            {
+                let wanted = [socket.options.v4.fields, socket.options.v6.fields];
+                for (option, is_v6) in port.dress(elastic, wanted) {
+                    let set = call::listen_opt(listener, option, is_v6);
+                    batch.push(thread, set, Pending::Nothing);
+                }
             }
             if news != BacklogNews::default() {
                 let backlog = if news.resized { backlog } else { 0 };
@@ -508,6 +517,7 @@ impl Core {
         let members = port.members.clone();
         self.opened(elastic, id, answer, false);
         self.opened_in_reserve(elastic, id);
+        self.dress_listener(elastic, id);
         self.say_waits();
         members.into_iter().for_each(|member| self.notify(member, 0));
     }

@@ -1,7 +1,9 @@
 //! A port as the dataplane knows it: one that is listened at, or one that is bound for UDP.
 use crate::groups::Wanted;
+use crate::options::IpFields;
 use crate::options::SendOptions;
 use crate::slab::Id;
+use ix_abi::FlowOption;
 use libix::Error;
 use libix::raw::TxBuf;
 use std::net::SocketAddr;
@@ -82,6 +84,8 @@ pub struct Port {
     pub backlog: u32,
     /// What each elastic thread was not told yet of its backlog.
     news: Vec<BacklogNews>,
+    /// The IP header fields, of IPv4 and IPv6, that each elastic thread was told last.
+    told_fields: Vec<[IpFields; 2]>,
 }
 
 /// What an elastic thread is to be told of the backlog of a port.
@@ -91,6 +95,8 @@ pub struct BacklogNews {
     pub freed: u32,
     /// It has another length now.
     pub resized: bool,
+    /// Its IP header fields are others now.
+    pub dressed: bool,
     /// New connections come in turn, or not ([`ix_abi::IN_TURN`]).
     pub turn: Option<u32>,
 }
@@ -99,13 +105,41 @@ impl Port {
     /// A port with one listening socket, which no elastic thread was asked for yet.
     pub fn new(at: SocketAddr, member: Id, elastic_count: usize) -> Port {
         let handles = PortHandles::unasked(elastic_count);
-        Port { handles, members: vec![member], next: 0, at, backlog: 1, news: Vec::new() }
+        Port {
+            handles,
+            members: vec![member],
+            next: 0,
+            at,
+            backlog: 1,
+            news: Vec::new(),
+            told_fields: Vec::new(),
+        }
     }
 
     /// The dataplane starts with this many elastic threads.
     pub fn restart(&mut self, elastic_count: usize) {
         self.handles = PortHandles::unasked(elastic_count);
         self.news.clear();
+        self.told_fields.clear();
+    }
+
+    /// What an elastic thread must be told so that it has these IP header fields, and over which
+    /// version: true for IPv6.
+    pub fn dress(
+        &mut self,
+        elastic: usize,
+        wanted: [IpFields; 2],
+    ) -> impl Iterator<Item = (FlowOption, bool)> {
+        if self.told_fields.len() <= elastic {
+            self.told_fields.resize(elastic + 1, [IpFields::default(); 2]);
+        }
+        let told = core::mem::replace(&mut self.told_fields[elastic], wanted);
+        [false, true].into_iter().flat_map(move |is_v6| {
+            let (before, now) = (told[usize::from(is_v6)], wanted[usize::from(is_v6)]);
+            let hops = (before.ttl != now.ttl).then_some(FlowOption::HopLimit(now.ttl));
+            let point = (before.dscp() != now.dscp()).then_some(FlowOption::Dscp(now.dscp()));
+            [hops, point].into_iter().flatten().map(move |option| (option, is_v6))
+        })
     }
 
     /// What an elastic thread is to be told.

@@ -3,7 +3,7 @@
 use crate::confined::ELASTIC_THREADS_MAX;
 use crate::family;
 use crate::groups::{self, Wanted};
-use crate::options::Options;
+use crate::options::{IpFields, Options};
 use crate::port::{BacklogNews, Port, PortHandle, UdpPort};
 use crate::slab::Id;
 use crate::socket::{Kind, Socket};
@@ -81,6 +81,34 @@ impl Core {
                 thread.backlogs.push(id);
             }
         }
+    }
+
+    /// IP header fields of a listener have changed: those of its first socket count.
+    pub fn redress_port(&mut self, id: Id) {
+        for elastic in 0..self.elastic_count {
+            if self.ports.get(id).is_some_and(|port| port.handles.is_asked(elastic)) {
+                self.tell_dress(elastic, id);
+            }
+        }
+    }
+
+    /// A port is listened at: its first socket may have IP header fields of its own.
+    pub fn dress_listener(&mut self, elastic: usize, id: Id) {
+        let first = self.ports.get(id).and_then(|port| port.members.first());
+        let Some(options) = first.and_then(|id| self.sockets.get(*id)).map(|one| &one.options)
+        else {
+            return;
+        };
+        let usual = IpFields::default();
+        if (options.v4.fields, options.v6.fields) != (usual, usual) {
+            self.tell_dress(elastic, id);
+        }
+    }
+
+    fn tell_dress(&mut self, elastic: usize, id: Id) {
+        let Some(port) = self.ports.get_mut(id) else { return };
+        port.news(elastic).dressed = true;
+        self.elastic_threads[elastic].backlogs.push(id);
     }
 
     /// A connection leaves the accept queue of its listener, if it is in one: its place is free.

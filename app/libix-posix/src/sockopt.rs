@@ -334,9 +334,14 @@ fn changed_of(core: &mut Core, (fd, id): (RawFd, Id), (level, name): (i32, i32))
         }
         _ => {}
     }
-    if tell && let Some(stream) = socket.stream() {
+    if !tell {
+        return;
+    }
+    if let Some(stream) = socket.stream() {
         stream.options_changed = true;
         core.mark_dirty(id);
+    } else if let Some(port) = socket.listener().map(|listener| listener.port) {
+        core.redress_port(port);
     }
 }
 
@@ -476,8 +481,8 @@ fn tcp_info(info: Option<ix_abi::FlowInfo>) -> Vec<u8> {
     };
     bytes[0] = STATES.get(usize::from(info.state).wrapping_sub(1)).copied().unwrap_or(CLOSE);
     let mss = info.mss_bytes.max(1);
-    // tcpi_options has Linux's bits for these four; then the two shifts, of four bits each.
-    bytes[5] = info.flags as u8 & 15;
+    // tcpi_options has Linux's bits for these five; then the two shifts, of four bits each.
+    bytes[5] = info.flags as u8 & 31;
     let shift = |at: u32| (info.flags >> at) as u8 & 15;
     bytes[6] = shift(flow_info_flag::SND_SHIFT_AT) | shift(flow_info_flag::RCV_SHIFT_AT) << 4;
     let mut put = |at: usize, value: u32| bytes[at..at + 4].copy_from_slice(&value.to_ne_bytes());
@@ -557,11 +562,11 @@ mod tests {
             assert!(size_of::<libc::tcp_info>() >= 104);
         }
         assert_eq!(tcp_info(None)[0], 7);
-        let flags = 15 | 7 << flow_info_flag::SND_SHIFT_AT | 3 << flow_info_flag::RCV_SHIFT_AT;
+        let flags = 31 | 7 << flow_info_flag::SND_SHIFT_AT | 3 << flow_info_flag::RCV_SHIFT_AT;
         let open = ix_abi::FlowInfo { state: 4, mss_bytes: 1448, flags, ..Default::default() };
         let open = tcp_info(Some(open));
-        // The bits of Linux's `TCPI_OPT_TIMESTAMPS`, `_SACK`, `_WSCALE` and `_ECN`.
-        assert_eq!((open[0], open[5], open[6]), (1, 1 | 2 | 4 | 8, 0x37));
+        // The bits of Linux's `TCPI_OPT_TIMESTAMPS`, `_SACK`, `_WSCALE`, `_ECN` and `_ECN_SEEN`.
+        assert_eq!((open[0], open[5], open[6]), (1, 1 | 2 | 4 | 8 | 16, 0x37));
         for (bytes, segments) in [(14_480, 10), (1 << 30, 0x7fff_ffff)] {
             let info = ix_abi::FlowInfo { ssthresh_bytes: bytes, ..Default::default() };
             let told = tcp_info(Some(ix_abi::FlowInfo { mss_bytes: 1448, ..info }));

@@ -29,6 +29,15 @@ pub enum Call {
         /// How many places are free now.
         freed: u32,
     },
+    /// Sets an option of the replies to SYNs, and of the connections that come of them.
+    ListenOpt {
+        /// Its id.
+        listener: u64,
+        /// Code point or hop limit.
+        option: FlowOption,
+        /// Over IPv6; otherwise over IPv4.
+        is_v6: bool,
+    },
     /// Ends a listener.
     Unlisten {
         /// Its id.
@@ -359,6 +368,11 @@ impl Call {
             Call::Backlog { listener, backlog, freed } => {
                 (call_op::BACKLOG, [listener, backlog as u64, freed as u64, 0, 0, 0])
             }
+            Call::ListenOpt { listener, option, is_v6 } => {
+                let [option, value] = option.encode();
+                let version = if is_v6 { 6 } else { 4 };
+                (call_op::LISTEN_OPT, [listener, option, value, version, 0, 0])
+            }
             Call::Unlisten { listener } => (call_op::UNLISTEN, [listener, 0, 0, 0, 0, 0]),
             Call::Connect { cookie, to, congestion, local_port } => {
                 let [high, low] = words(to.addr);
@@ -538,6 +552,15 @@ impl Call {
             call_op::GIVE => Call::Give { handle: a[0], to: number(a[1])?, token: a[2] },
             call_op::SIGNAL => Call::Signal { thread: number(a[0])?, value: a[1] },
             call_op::NUDGE => Call::Nudge { to: number(a[0])? },
+            call_op::LISTEN_OPT => Call::ListenOpt {
+                listener: a[0],
+                option: FlowOption::decode(a[1], a[2])?,
+                is_v6: match a[3] {
+                    4 => false,
+                    6 => true,
+                    _ => return Err(CallError::Invalid),
+                },
+            },
             _ => return Err(CallError::NoSys),
         })
     }

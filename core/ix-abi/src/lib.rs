@@ -203,6 +203,10 @@ pub mod call_op {
     /// next waits here. Returns `INVALID` if there is no such process, `STATE` if it does not share
     /// this elastic thread.
     pub const NUDGE: u32 = 34;
+    /// args: listener id, option ([`crate::flow_opt::DSCP`] or [`crate::flow_opt::HOP_LIMIT`]),
+    /// value, 4 or 6 for the version of IP. Applies to the replies to SYNs from now on, and to the
+    /// connections that come of them.
+    pub const LISTEN_OPT: u32 = 35;
 }
 
 /// In [`call_op::UDP_LISTEN`]: these sources alone.
@@ -245,6 +249,8 @@ pub mod flow_info_flag {
     pub const WINDOW_SCALING: u32 = 4;
     /// Explicit congestion notification (RFC 3168, RFC 9768).
     pub const ECN: u32 = 8;
+    /// An ECN-capable packet of the peer has arrived.
+    pub const ECN_SEEN: u32 = 16;
     /// Where the shift of the peer's windows is.
     pub const SND_SHIFT_AT: u32 = 16;
     /// Where the shift of our windows is.

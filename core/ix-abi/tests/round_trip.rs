@@ -94,6 +94,7 @@ fn call() -> impl Strategy<Value = Call> {
                 sources: SourceList { addr: b, count: cookie },
             },
             33 => Call::Nudge { to: id },
+            34 => Call::ListenOpt { listener: a, option, is_v6: b & 1 == 1 },
             _ => Call::ConnectFrom { cookie, to, congestion, from },
         }
     })

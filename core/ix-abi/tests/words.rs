@@ -116,6 +116,11 @@ fn calls() {
             [7, WIDE_HIGH, WIDE_LOW, 1, 0x9000, 2],
         ),
         (Call::Nudge { to: 3 }, 34, [3, 0, 0, 0, 0, 0]),
+        (
+            Call::ListenOpt { listener: 9, option: FlowOption::Dscp(46), is_v6: true },
+            35,
+            [9, 5, 46, 6, 0, 0],
+        ),
     ];
     for (call, op, args) in table {
         let slot = call.encode();

@@ -82,6 +82,8 @@ impl EcnState {
     pub const NOT_CAPABLE: u8 = 64;
     /// The last SYN or SYN-ACK was a retransmission (RFC 9768 section 3.1.4).
     pub const SYN_AGAIN: u8 = 128;
+    /// An ECN-capable packet has arrived. Known after the handshake, which ends `SYN_AGAIN`.
+    pub const SEEN: u8 = 128;
 
     #[inline]
     pub fn has(self, bit: u8) -> bool {
@@ -119,7 +121,9 @@ impl<B: RxBuf> Tcb<B> {
     /// [`Self::mark`] before [`Self::segment`].
     #[inline]
     pub fn minds_mark(&self, ecn: u8) -> bool {
-        ecn == CE || self.ecn.has(EcnState::ECHO | EcnState::ACCURATE)
+        ecn == CE
+            || self.ecn.has(EcnState::ECHO | EcnState::ACCURATE)
+            || ecn != NOT_ECT && self.ecn.0 & (EcnState::USED | EcnState::SEEN) == EcnState::USED
     }
 
     /// Records the ECN field of a segment with `len` bytes of payload that is about to be given to
@@ -134,6 +138,9 @@ impl<B: RxBuf> Tcb<B> {
         ecn: u8,
         out: &mut impl Output<B>,
     ) {
+        if ecn != NOT_ECT && self.uses_ecn() && self.handshake_done() && self.is_near(hdr) {
+            self.ecn.put(EcnState::SEEN, true);
+        }
         if self.ecn.has(EcnState::ACCURATE) {
             if self.mark_accurately(hdr, len, ecn, out) {
                 self.send_ack(cfg, now_us, out);

@@ -2,6 +2,7 @@
 use crate::cc::Control;
 use crate::cc::bbr::Bbr;
 use crate::path_search::PathSearch;
+use crate::rack::DUP_THRESH;
 use ix_wire::Seq;
 
 /// State of loss recovery. Boxed, because most connections never have it.
@@ -13,6 +14,9 @@ pub(crate) struct LossState {
     pub sacked_segs: u16,
     /// Duplicate acknowledgements in a row, from a peer without SACK.
     pub dupacks: u16,
+    /// The longest way, in segments, by which one has arrived later than it was sent (Linux'
+    /// `reordering`). Nothing depends on it: RACK waits for a time.
+    pub reordering_segs: u16,
     /// Bytes delivered in this recovery (RFC 9937).
     pub prr_delivered: u32,
     /// Bytes sent in this recovery.
@@ -97,6 +101,7 @@ impl LossState {
             recover: snd_una,
             sacked_segs: 0,
             dupacks: 0,
+            reordering_segs: DUP_THRESH,
             prr_delivered: 0,
             prr_out: 0,
             prr_flight: 0,

@@ -10,6 +10,8 @@ use ix_wire::{Seq, TcpHeader};
 
 /// DupThresh of RFC 5681 and RFC 8985.
 pub(crate) const DUP_THRESH: u16 = 3;
+/// Longest distance of reordered segments that is told (Linux' `tcp_max_reordering`).
+const REORDERING_SEGS_MAX: u32 = 300;
 
 /// RFC 8985 section 5.3: of two segments sent in the same microsecond, the one with the later octet
 /// is the later.
@@ -27,6 +29,7 @@ impl<B: RxBuf> Tcb<B> {
             self.rack_fack = end;
         } else if !retransmitted && end.lt(self.rack_fack) {
             self.flags.set(Flags::REORDERING);
+            self.note_distance((self.rack_fack - record.seq) as u32);
         }
         let rtt_us = now_us.saturating_sub(record.sent_us).min(u64::from(u32::MAX)) as u32;
         if retransmitted {
@@ -46,6 +49,14 @@ impl<B: RxBuf> Tcb<B> {
             self.rack_xmit_us = record.sent_us;
             self.rack_end = end;
         }
+    }
+
+    /// Something has arrived this many octets before the end of what had arrived.
+    #[cold]
+    fn note_distance(&mut self, octets: u32) {
+        let segs = octets.div_ceil(self.mss.into()).min(REORDERING_SEGS_MAX) as u16;
+        let loss = self.loss_mut();
+        loss.reordering_segs = loss.reordering_segs.max(segs);
     }
 
     /// RFC 8985 section 6.2 step 4: widens the reordering window while it is too narrow.

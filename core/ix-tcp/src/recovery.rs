@@ -2,6 +2,7 @@
 //! to send in it), RFC 3522 and RFC 3708 (when it was a mistake).
 use crate::ack::AckReport;
 use crate::config::Config;
+use crate::ecn::EcnState;
 use crate::loss::{Earlier, LossState};
 use crate::output::{Output, RxBuf};
 use crate::rack::DUP_THRESH;
@@ -312,6 +313,7 @@ impl<B: RxBuf> Tcb<B> {
     /// Ends the handshake. A lost SYN is no congestion of the data's path, but the connection then
     /// starts with one segment (RFC 5681 section 3.1).
     pub(crate) fn leave_handshake_losses(&mut self, cfg: &Config) {
+        self.ecn.put(EcnState::SYN_AGAIN, false);
         let lost_syn = self.take_loss().is_some_and(|loss| loss.unanswered_syn);
         self.phase = Phase::Open;
         // RFC 6298 section 5.7: after a lost SYN, data begins with a timeout of three seconds.

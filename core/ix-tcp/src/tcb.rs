@@ -13,6 +13,7 @@ use crate::connect::ms_of;
 use crate::ecn::EcnState;
 use crate::loss::LossState;
 use crate::output::{DeadReason, Output, RxBuf, TcpEvent};
+use crate::rack::DUP_THRESH;
 use crate::reassembly::Reassembly;
 use crate::records::TxRecords;
 use crate::right_size::RightSize;
@@ -316,6 +317,8 @@ pub struct TcbInfo {
     pub sack: bool,
     /// Explicit congestion notification is in use.
     pub ecn: bool,
+    /// A packet of a transport that is capable of it has arrived.
+    pub ecn_seen: bool,
     /// Shifts of the peer's windows and of ours, when scaling is in use.
     pub window_shifts: Option<(u8, u8)>,
 }
@@ -347,6 +350,10 @@ pub struct LossInfo {
     pub window_shifts: Option<(u8, u8)>,
     /// Largest payload received in one segment, bytes.
     pub rcv_mss_bytes: u16,
+    /// By how many segments the path has been seen to reorder, at least [`DUP_THRESH`].
+    pub reordering_segments: u16,
+    /// Probes of a closed window, or of an idle peer, without a reply.
+    pub probes: u8,
 }
 
 /// Unit of the user timeout. The longest one is nearly two hours.
@@ -399,6 +406,7 @@ impl<B: RxBuf> Tcb<B> {
             timestamps: agreed(Flags::TIMESTAMPS),
             sack: agreed(Flags::SACK),
             ecn: self.handshake_done() && self.uses_ecn(),
+            ecn_seen: self.handshake_done() && self.ecn.has(EcnState::SEEN),
             window_shifts: agreed(Flags::WINDOW_SCALING)
                 .then_some((self.snd_shift, self.rcv_shift)),
         }
@@ -423,6 +431,11 @@ impl<B: RxBuf> Tcb<B> {
             sack: self.flags.has(Flags::SACK),
             window_shifts: scaled.then_some((self.snd_shift, self.rcv_shift)),
             rcv_mss_bytes: self.rcv_mss,
+            reordering_segments: self.loss().map_or(DUP_THRESH, |loss| loss.reordering_segs),
+            probes: match self.loss_timer {
+                LossTimer::Persist => self.rtt.backoff(),
+                _ => self.keepalives,
+            },
         }
     }
 

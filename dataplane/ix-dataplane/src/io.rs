@@ -151,6 +151,19 @@ impl Io {
         tuple: &FlowTuple,
         segment: &SegmentOut,
     ) {
+        let hops = self.cx.hop_limit(tuple.remote);
+        self.send_reply_with(port, eth_dst, tuple, segment, (hops, 0));
+    }
+
+    /// The same with this hop limit and type of service.
+    pub(crate) fn send_reply_with(
+        &mut self,
+        port: u8,
+        eth_dst: MacAddr,
+        tuple: &FlowTuple,
+        segment: &SegmentOut,
+        (ttl, tos): (u8, u8),
+    ) {
         let Some(mut mbuf) = self.take_tx_frame(port) else {
             self.cx.metrics.drop_local(LocalDrop::NoTxFrame);
             return;
@@ -160,6 +173,7 @@ impl Io {
         mbuf.set_range(HEADROOM_BYTES, len);
         let mut headers = self.frame_header(port, eth_dst, tuple);
         headers.ident = self.label_of(tuple);
+        (headers.ttl, headers.tos) = (ttl, tos);
         let bytes = mbuf.bytes_mut(&self.cx.shared.memory);
         headers.emit_tcp(bytes, &header, 0, Checksum::new());
         self.ports[port as usize].queue.push_back(mbuf);

@@ -370,7 +370,7 @@ fn stale_handle(c: &Calls) -> Result<String, String> {
 }
 
 /// Calls whose first argument is a handle.
-const NAMING: [u32; 22] = [
+const NAMING: [u32; 23] = [
     call_op::SENDV,
     call_op::RECV_DONE,
     call_op::ACCEPT,
@@ -381,6 +381,7 @@ const NAMING: [u32; 22] = [
     call_op::SET_OPT,
     call_op::SET_COOKIE,
     call_op::UNLISTEN,
+    call_op::LISTEN_OPT,
     call_op::UDP_UNBIND,
     call_op::UDP_RECV_DONE,
     call_op::TIMER_CANCEL,

@@ -10,6 +10,7 @@ pub const BYTES: usize = 232;
 const FIELDS: &[(usize, usize, &str)] = &[
     (0, 1, "tcpi_state"),
     (1, 1, "tcpi_ca_state"),
+    (3, 1, "tcpi_probes"),
     (4, 1, "tcpi_backoff"),
     (5, 1, "tcpi_options"),
     (8, 4, "tcpi_rto"),
@@ -23,6 +24,7 @@ const FIELDS: &[(usize, usize, &str)] = &[
     (72, 4, "tcpi_rttvar"),
     (76, 4, "tcpi_snd_ssthresh"),
     (80, 4, "tcpi_snd_cwnd"),
+    (88, 4, "tcpi_reordering"),
     (100, 4, "tcpi_total_retrans"),
     (148, 4, "tcpi_min_rtt"),
     (228, 4, "tcpi_snd_wnd"),

@@ -23,6 +23,8 @@ pub fn value_of(name: &str, info: &TcbInfo, loss: &LossInfo) -> Option<i64> {
             i64::from(loss.timestamps)
                 | i64::from(loss.sack) << 1
                 | i64::from(loss.window_shifts.is_some()) << 2
+                | i64::from(info.ecn) << 3
+                | i64::from(info.ecn_seen) << 4
         }
         "tcpi_snd_wscale" => snd_shift.into(),
         "tcpi_rcv_wscale" => rcv_shift.into(),
@@ -36,6 +38,8 @@ pub fn value_of(name: &str, info: &TcbInfo, loss: &LossInfo) -> Option<i64> {
             i64::from(loss.lost_segments) + i64::from(loss.retransmitted_segments)
         }
         "tcpi_lost" => loss.lost_segments.into(),
+        "tcpi_reordering" => loss.reordering_segments.into(),
+        "tcpi_probes" => loss.probes.into(),
         "tcpi_retrans" => loss.retransmitted_segments.into(),
         "tcpi_total_retrans" => info.retransmits.into(),
         "tcpi_rtt" => info.srtt_us.into(),
@@ -65,6 +69,7 @@ fn value_of_constant(name: &str) -> Option<i64> {
         "TCPI_OPT_SACK" => 2,
         "TCPI_OPT_WSCALE" => 4,
         "TCPI_OPT_ECN" => 8,
+        "TCPI_OPT_ECN_SEEN" => 16,
         _ if name.starts_with("TCPI_") => return value_of_constant(of_freebsd(name)?),
         _ => return STATES.iter().find(|(known, _)| *known == name).map(|(_, n)| *n),
     })

@@ -398,6 +398,44 @@ static void addresses(void)
     }
 }
 
+/* Time to live and type of service of a listener: its SYN-ACKs have them, and its connections before
+ * they are accepted. */
+static void dressed(void)
+{
+    int values[][2] = {{9, 0x20}, {64, 0x20}, {1, 0}, {255, 0xfc}};
+    int l = listener(own_ip, 8), fd;
+    SAY(tell("overhear"));
+    for (unsigned v = 0; v < sizeof values / sizeof values[0]; v++) {
+        SAY(setsockopt(l, IP_LEVEL, TTL_OPTION, &values[v][0], sizeof(int)));
+        SAY(setsockopt(l, IP_LEVEL, TOS_OPTION, &values[v][1], sizeof(int)));
+        /* For the time that it takes until a listener in use has heard of it. */
+        sleep_ms(100);
+        SAY(tell("dial %d", port_of(l)));
+        SAY(tell("synack %d", port_of(l)));
+        fd = accept(l, NULL, NULL);
+        SAY(write(fd, "dressed", 7));
+        SAY(tell("recv 7"));
+        SAY(tell("text %d", port_of(l)));
+        SAY(tell("close"));
+        close(fd);
+    }
+    close(l);
+    /* Set before `listen`. */
+    struct inet at = address(own_ip, 0);
+    l = tcp();
+    SAY(setsockopt(l, IP_LEVEL, TTL_OPTION, &values[0][0], sizeof(int)));
+    SAY(setsockopt(l, IP_LEVEL, TOS_OPTION, &values[0][1], sizeof(int)));
+    bind(l, (struct sockaddr *)&at, sizeof at);
+    listen(l, 8);
+    sleep_ms(100);
+    SAY(tell("dial %d", port_of(l)));
+    SAY(tell("synack %d", port_of(l)));
+    fd = accept(l, NULL, NULL);
+    SAY(tell("close"));
+    close(fd);
+    close(l);
+}
+
 /* Options that IX does not have and Linux may have. */
 static void lacks(void)
 {

@@ -220,6 +220,38 @@ static int latest(int raw, int port, unsigned char *packet, int room)
     }
 }
 
+/* Of the SYN-ACKs from a port that a raw socket has received, or of segments with text: the fields of
+ * the last one, as 1000 * TTL + TOS. */
+static long marks_of_segments(int raw, int port, int opens)
+{
+    long answer = -ETIMEDOUT;
+    for (;;) {
+        unsigned char bytes[2000], room[100], *tcp = bytes;
+        struct pollfd wait = {raw, POLLIN, 0};
+        if (poll(&wait, 1, answer < 0 ? 5000 : 0) <= 0)
+            return answer;
+        struct iovec piece = {bytes, sizeof bytes};
+        struct msghdr message = {.msg_iov = &piece, .msg_iovlen = 1, .msg_control = room,
+                                 .msg_controllen = sizeof room};
+        if (recvmsg(raw, &message, 0) < 40)
+            continue;
+        int ttl = bytes[8], tos = bytes[1];
+        if (!IS_V6)
+            tcp += (bytes[0] & 15) * 4;
+        for (struct cmsghdr *head = CMSG_FIRSTHDR(&message); head;
+             head = CMSG_NXTHDR(&message, head)) {
+            if (head->cmsg_type == IPV6_HOPLIMIT)
+                memcpy(&ttl, CMSG_DATA(head), sizeof ttl);
+            if (head->cmsg_type == IPV6_TCLASS)
+                memcpy(&tos, CMSG_DATA(head), sizeof tos);
+        }
+        if (tcp[0] * 256 + tcp[1] != port)
+            continue;
+        if (opens ? (tcp[13] & 0x12) == 0x12 : !(tcp[13] & 2) && (tcp[13] & 8))
+            answer = 1000l * ttl + tos;
+    }
+}
+
 /* Sends an ICMP message about a packet; number has type, code and detail. */
 static int complain(long number, const unsigned char *packet, int len, struct inet to)
 {
@@ -428,6 +460,9 @@ static int serve(int port, int many)
             /* Without options that Linux offers: 1 timestamps, 2 SACK, 4 window scaling. */
             answer = offer("timestamps", !(number & 1)) | offer("sack", !(number & 2)) |
                      offer("window_scaling", !(number & 4));
+        } else if (!strcmp(word, "asks")) {
+            /* 1: its SYNs ask for congestion notification; 2: they do not. */
+            answer = offer("ecn", number);
         } else if (!strcmp(word, "deaf")) {
             answer = deafen(d);
         } else if (!strcmp(word, "ldeaf")) {
@@ -501,6 +536,17 @@ static int serve(int port, int many)
             raw = socket(AF_INET, SOCK_RAW, word[0] == 'u' ? IPPROTO_UDP : IPPROTO_TCP);
             watched = number;
             answer = raw < 0 ? -errno : 0;
+        } else if (!strcmp(word, "overhear")) {
+            /* From now on a raw socket receives all segments, with their fields. */
+            close(raw);
+            raw = socket(family, SOCK_RAW, IPPROTO_TCP);
+            if (IS_V6) {
+                setsockopt(raw, IPPROTO_IPV6, IPV6_RECVHOPLIMIT, &one, sizeof one);
+                setsockopt(raw, IPPROTO_IPV6, IPV6_RECVTCLASS, &one, sizeof one);
+            }
+            answer = raw < 0 ? -errno : 0;
+        } else if (!strcmp(word, "synack") || !strcmp(word, "text")) {
+            answer = marks_of_segments(raw, number, word[0] == 's');
         } else if (!strcmp(word, "icmp")) {
             int len = latest(raw, watched, (unsigned char *)bytes, 2000);
             answer = len < 0 ? len : complain(number, (unsigned char *)bytes, len, subject);

@@ -391,6 +391,22 @@ static void negotiated(void)
         }
     }
     tell("plain 0");
+    /* Congestion notification, and whether a packet that is capable of it has come. */
+    SAY(tell("asks 1"));
+    int l = listener(own_ip, 8);
+    SAY(tell("dial %d", port_of(l)));
+    int fd = accept(l, NULL, NULL);
+    for (int round = 0; round < 2; round++) {
+        struct tcp_info info = {0};
+        socklen_t len = sizeof info;
+        getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len);
+        SAY(info.tcpi_options & (TCPI_OPT_ECN | 16 /* TCPI_OPT_ECN_SEEN */));
+        SAY(tell("send 5"));
+        SAY(read(fd, buffer, 5));
+    }
+    SAY(tell("asks 2"));
+    close(fd);
+    close(l);
 }
 
 /* How long `recvmmsg` takes datagrams. */

@@ -101,6 +101,7 @@ impl World {
             | Call::Give { .. }
             | Call::UdpListen { .. }
             | Call::UdpShare { .. }
+            | Call::ListenOpt { .. }
             | Call::Nudge { .. } => Err(CallError::NoSys),
         }
     }

@@ -61,6 +61,12 @@ pub fn backlog(listener: u64, backlog: u32, freed: u32) -> Batched {
     Batched(Call::Backlog { listener, backlog, freed })
 }
 
+/// Sets code point or hop limit of the replies to SYNs, over IPv6 or IPv4, and of the connections
+/// that come of them.
+pub fn listen_opt(listener: u64, option: FlowOption, is_v6: bool) -> Batched {
+    Batched(Call::ListenOpt { listener, option, is_v6 })
+}
+
 /// Closes a listener.
 pub fn unlisten(listener: u64) -> Batched {
     Batched(Call::Unlisten { listener })

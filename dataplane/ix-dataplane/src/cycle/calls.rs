@@ -150,6 +150,9 @@ impl ElasticThread {
                 to if to < self.shared.threads() => self.signal_thread(to, value).map(|()| 0),
                 _ => Err(CallError::Invalid),
             },
+            Call::ListenOpt { listener, option, is_v6 } => {
+                self.tcp.listen_opt(io.cx.caller, listener, option, is_v6)
+            }
             Call::Nudge { to } => io.cx.nudge(to).map(|()| 0),
             _ => Err(CallError::NoSys),
         }

@@ -4,7 +4,7 @@ use crate::flows::sendq::SendQueue;
 use ix_mem::{Mbuf, MbufList, PacketMemory};
 use ix_proto::crossing::AttachmentId;
 use ix_tcp::{Asker, RxBuf, State, Tcb};
-use ix_wire::{MacAddr, ipv4};
+use ix_wire::MacAddr;
 
 /// An mbuf trimmed to the payload of one segment.
 #[derive(Debug)]
@@ -140,7 +140,7 @@ pub struct TcpSocket {
     pub ident: u32,
     /// Device.
     pub port: u8,
-    /// Hop limit of its packets.
+    /// Hop limit of its packets; of a flow that is not in a group yet 0, if it is as configured.
     pub ttl: u8,
     /// Type of service of its packets, without the ECN bits.
     pub tos: u8,
@@ -191,7 +191,7 @@ impl Flow {
             listener: 0,
             ident,
             port,
-            ttl: ipv4::DEFAULT_TTL,
+            ttl: 0,
             tos: 0,
             holder,
             waits: Waits::Nowhere,

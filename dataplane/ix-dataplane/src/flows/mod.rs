@@ -170,7 +170,9 @@ impl Flows {
         if self.count >= config.flows_max {
             return None;
         }
-        flow.socket.ttl = cx.hop_limit(flow.tcb.tuple().remote);
+        if flow.socket.ttl == 0 {
+            flow.socket.ttl = cx.hop_limit(flow.tcb.tuple().remote);
+        }
         let port = flow.tcb.tuple().local_port;
         let id = self.groups[group].as_mut()?.insert(flow)?;
         cx.shared.claims.flow_begins(port);

@@ -261,6 +261,7 @@ impl Tcp {
             in_reserve: false,
             cookies_until_us: 0,
             ends: false,
+            fields: Default::default(),
         };
         let claimed = PortAt { udp: false, addr, number: port };
         shared.claims.enter(&shared.updates.source, claimed, *now_us)?;
@@ -290,6 +291,28 @@ impl Tcp {
         }
         if listening.holds {
             listening.backlog.free(freed);
+        }
+        Ok(0)
+    }
+
+    /// Sets what is in the IP headers of replies to SYNs, and of connections that come of them.
+    pub fn listen_opt(
+        &mut self,
+        caller: AttachmentId,
+        id: u64,
+        option: FlowOption,
+        is_v6: bool,
+    ) -> Answer {
+        let slot = self.listeners.slot_of(id).ok_or(CallError::BadHandle)?;
+        if self.listeners.owner_of(slot) != Some(caller) {
+            return Err(CallError::BadHandle);
+        }
+        let listening = self.listeners.get(slot).ok_or(CallError::BadHandle)?;
+        let fields = &mut listening.fields[usize::from(is_v6)];
+        match option {
+            FlowOption::Dscp(point) => fields.tos = point << 2,
+            FlowOption::HopLimit(hops) => fields.hops = hops,
+            _ => return Err(CallError::Invalid),
         }
         Ok(0)
     }
@@ -545,12 +568,18 @@ enum OldAt {
 
 /// What both ends of a connection have agreed on, as bits of [`flow_info_flag`].
 fn agreed(info: &TcbInfo) -> u32 {
-    use flow_info_flag::{ECN, RCV_SHIFT_AT, SACK, SND_SHIFT_AT, TIMESTAMPS, WINDOW_SCALING};
+    use flow_info_flag::{
+        ECN, ECN_SEEN, RCV_SHIFT_AT, SACK, SND_SHIFT_AT, TIMESTAMPS, WINDOW_SCALING,
+    };
     let has = |is: bool, flag: u32| if is { flag } else { 0 };
     let scaling = info.window_shifts.map_or(0, |(of_peer, ours)| {
         WINDOW_SCALING | u32::from(of_peer) << SND_SHIFT_AT | u32::from(ours) << RCV_SHIFT_AT
     });
-    has(info.timestamps, TIMESTAMPS) | has(info.sack, SACK) | has(info.ecn, ECN) | scaling
+    has(info.timestamps, TIMESTAMPS)
+        | has(info.sack, SACK)
+        | has(info.ecn, ECN)
+        | has(info.ecn_seen, ECN_SEEN)
+        | scaling
 }
 
 /// Largest backlog that an application may ask for.

@@ -1,6 +1,7 @@
 //! How connections begin at a listener and how they end; their timers and what the path reports.
 //! The calls that listen and connect are in `calls.rs`.
 use super::Tcp;
+use super::listeners::HeaderFields;
 use super::output::announce;
 use crate::context::Context;
 use crate::flows::flow::{Ending, Facts, Flow, Holder, Payload};
@@ -248,10 +249,21 @@ impl Tcp {
     }
 
     /// Replies to a SYN with a cookie.
-    pub fn send_cookie(&self, io: &mut Io, port: u8, packet: &TcpPacket, tuple: &FlowTuple) {
+    pub fn send_cookie(
+        &self,
+        io: &mut Io,
+        port: u8,
+        packet: &TcpPacket,
+        tuple: &FlowTuple,
+        fields: HeaderFields,
+    ) {
         let answer = self.secrets.cookie_for(&self.config, &packet.header, tuple, io.cx.now_us);
         io.cx.metrics.counters.syn_cookies.add(1);
-        io.send_reply(port, packet.ip.eth_src, tuple, &answer);
+        let hops = match fields.hops {
+            0 => io.cx.hop_limit(tuple.remote),
+            hops => hops,
+        };
+        io.send_reply_with(port, packet.ip.eth_src, tuple, &answer, (hops, fields.tos));
     }
 }
 

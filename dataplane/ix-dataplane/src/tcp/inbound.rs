@@ -313,6 +313,7 @@ impl Tcp {
         let Segment { work, packet, tuple } = seg;
         let now_us = cx.io.cx.now_us;
         let Some(listening) = self.listeners.get(slot) else { return cx.done(seg, mbuf) };
+        let fields = listening.fields_to(tuple.remote);
         let (owner, backlog) = (listening.owner, &mut listening.backlog);
         let verdict = match if floor.is_some() { backlog.on_syn_again() } else { backlog.on_syn() }
         {
@@ -321,6 +322,7 @@ impl Tcp {
                 tcb.syn_mark(packet.ip.ecn());
                 let mut flow = Flow::new(tcb, work.hash, work.port, Holder::Embryonic, now_us);
                 (flow.socket.listener, flow.socket.owner) = (slot, owner);
+                (flow.socket.ttl, flow.socket.tos) = (fields.hops, fields.tos);
                 flow.socket.waits = Waits::HalfOpen;
                 self.make_room(cx.io, cx.flows);
                 match cx.flows.insert(&cx.io.cx, usize::from(work.group), flow) {
@@ -338,7 +340,7 @@ impl Tcp {
             }
             SynVerdict::Cookie => {
                 self.listeners.expect_cookies(slot, now_us + ix_tcp::syn_cookie::LIFETIME_US);
-                self.send_cookie(cx.io, work.port, packet, tuple);
+                self.send_cookie(cx.io, work.port, packet, tuple, fields);
                 Ok(())
             }
             SynVerdict::Drop => Err(LocalDrop::Backlog.into()),
@@ -366,12 +368,13 @@ impl Tcp {
             return cx.done(seg, mbuf).and(Err(LocalDrop::NoCookie.into()));
         };
         let Some(listening) = self.listeners.get(slot) else { return cx.done(seg, mbuf) };
-        let owner = listening.owner;
+        let (owner, fields) = (listening.owner, listening.fields_to(seg.tuple.remote));
         if !listening.backlog.on_cookie() {
             return cx.done(seg, mbuf).and(Err(LocalDrop::Backlog.into()));
         }
         let mut flow = Flow::new(tcb, work.hash, work.port, Holder::Knocking, now_us);
         (flow.socket.listener, flow.socket.owner) = (slot, owner);
+        (flow.socket.ttl, flow.socket.tos) = (fields.hops, fields.tos);
         self.make_room(cx.io, cx.flows);
         match cx.flows.insert(&cx.io.cx, usize::from(work.group), flow) {
             Some(id) => self.segment(cx, id, seg, mbuf),

@@ -14,6 +14,16 @@ use ix_tcp::Listener;
 use ix_wire::IpAddr;
 use std::collections::BTreeMap;
 
+/// What a listener puts into the IP headers of its replies to SYNs, and of the connections that come
+/// of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HeaderFields {
+    /// Hop limit; 0: as configured.
+    pub hops: u8,
+    /// Type of service, without the ECN bits.
+    pub tos: u8,
+}
+
 /// One listener.
 pub struct Listening {
     /// Local address. 0.0.0.0: all own addresses of IPv4; `::`: all of both families;
@@ -35,9 +45,17 @@ pub struct Listening {
     pub cookies_until_us: u64,
     /// Nobody finds it any more. Flows may still wait there.
     pub ends: bool,
+    /// Over IPv4, and over IPv6.
+    pub fields: [HeaderFields; 2],
 }
 
 impl Listening {
+    /// What is in the headers of packets to this address.
+    #[inline]
+    pub fn fields_to(&self, addr: IpAddr) -> HeaderFields {
+        self.fields[usize::from(addr.is_v6())]
+    }
+
     /// False: no flow waits here. Flows that wait at a listener that holds their places are not
     /// counted where they have come from other threads.
     pub fn may_be_waited_at(&self) -> bool {
@@ -426,6 +444,7 @@ mod tests {
             in_reserve: false,
             cookies_until_us: 0,
             ends: false,
+            fields: Default::default(),
         }
     }
 

@@ -288,7 +288,7 @@ impl Sockets {
         let id = self.stack().call(call::listen(at, backlog, cookie(fd))).map_err(errno_of)?;
         let socket = self.get_mut(fd)?;
         (socket.role, socket.listener) = (Role::Listener, id);
-        Ok(0)
+        self.mark_packets(fd)
     }
 
     /// `accept`: the new descriptor.

@@ -43,6 +43,13 @@ impl Sockets {
             self.stack().call(call::udp_set_opt(id, FlowOption::HopLimit(ttl))).ok();
             return Ok(0);
         }
+        if socket.role == Role::Listener {
+            let (listener, is_v6) = (socket.listener, self.at.local.is_ipv6());
+            for option in [FlowOption::Dscp(dscp), FlowOption::HopLimit(ttl)] {
+                self.stack().call(call::listen_opt(listener, option, is_v6)).ok();
+            }
+            return Ok(0);
+        }
         let lives = matches!(socket.role, Role::Connection | Role::Connecting);
         if lives && socket.dead.is_none() {
             self.stack().call(call::set_opt(handle, FlowOption::Dscp(dscp))).ok();
