@@ -172,11 +172,11 @@ impl Core {
             if let Some(turn) = news.turn.take() {
                 batch.push(thread, call::backlog(listener, 0, turn), Pending::Nothing);
             }
-            if core::mem::take(&mut news.dressed)
+            if core::mem::take(&mut news.ip_fields)
                 && let Some(socket) = port.members.first().and_then(|id| sockets.get(*id))
             {
                 let wanted = [socket.options.v4.fields, socket.options.v6.fields];
-                for (option, is_v6) in port.dress(elastic, wanted) {
+                for (option, is_v6) in port.ip_fields_to_tell(elastic, wanted) {
                     let set = call::listen_opt(listener, option, is_v6);
                     batch.push(thread, set, Pending::Nothing);
                 }
@@ -517,7 +517,7 @@ impl Core {
         let members = port.members.clone();
         self.opened(elastic, id, answer, false);
         self.opened_in_reserve(elastic, id);
-        self.dress_listener(elastic, id);
+        self.tell_ip_fields_at_first(elastic, id);
         self.say_waits();
         members.into_iter().for_each(|member| self.notify(member, 0));
     }

@@ -96,7 +96,7 @@ pub struct BacklogNews {
     /// It has another length now.
     pub resized: bool,
     /// Its IP header fields are others now.
-    pub dressed: bool,
+    pub ip_fields: bool,
     /// New connections come in turn, or not ([`ix_abi::IN_TURN`]).
     pub turn: Option<u32>,
 }
@@ -125,7 +125,7 @@ impl Port {
 
     /// What an elastic thread must be told so that it has these IP header fields, and over which
     /// version: true for IPv6.
-    pub fn dress(
+    pub fn ip_fields_to_tell(
         &mut self,
         elastic: usize,
         wanted: [IpFields; 2],

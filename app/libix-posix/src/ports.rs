@@ -84,16 +84,16 @@ impl Core {
     }
 
     /// IP header fields of a listener have changed: those of its first socket count.
-    pub fn redress_port(&mut self, id: Id) {
+    pub fn ip_fields_changed(&mut self, id: Id) {
         for elastic in 0..self.elastic_count {
             if self.ports.get(id).is_some_and(|port| port.handles.is_asked(elastic)) {
-                self.tell_dress(elastic, id);
+                self.tell_ip_fields(elastic, id);
             }
         }
     }
 
     /// A port is listened at: its first socket may have IP header fields of its own.
-    pub fn dress_listener(&mut self, elastic: usize, id: Id) {
+    pub fn tell_ip_fields_at_first(&mut self, elastic: usize, id: Id) {
         let first = self.ports.get(id).and_then(|port| port.members.first());
         let Some(options) = first.and_then(|id| self.sockets.get(*id)).map(|one| &one.options)
         else {
@@ -101,13 +101,13 @@ impl Core {
         };
         let usual = IpFields::default();
         if (options.v4.fields, options.v6.fields) != (usual, usual) {
-            self.tell_dress(elastic, id);
+            self.tell_ip_fields(elastic, id);
         }
     }
 
-    fn tell_dress(&mut self, elastic: usize, id: Id) {
+    fn tell_ip_fields(&mut self, elastic: usize, id: Id) {
         let Some(port) = self.ports.get_mut(id) else { return };
-        port.news(elastic).dressed = true;
+        port.news(elastic).ip_fields = true;
         self.elastic_threads[elastic].backlogs.push(id);
     }
 

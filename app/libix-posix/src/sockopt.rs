@@ -341,7 +341,7 @@ fn changed_of(core: &mut Core, (fd, id): (RawFd, Id), (level, name): (i32, i32))
         stream.options_changed = true;
         core.mark_dirty(id);
     } else if let Some(port) = socket.listener().map(|listener| listener.port) {
-        core.redress_port(port);
+        core.ip_fields_changed(port);
     }
 }
 

@@ -1613,7 +1613,7 @@ int main(int argc, char **argv)
         {"many", many},               {"negotiated", negotiated},
         {"nagle", nagle},             {"addressed", addressed},
         {"stamps", stamps},           {"left", left},
-        {"told_fields", told_fields}, {"dressed", dressed},
+        {"told_fields", told_fields}, {"listener_fields", listener_fields},
         {"segments", segments, AF_INET},
         {"groups", groups, AF_INET},   {"group_sources", group_sources, AF_INET},
         {"to_groups", to_groups, AF_INET}, {"broadcasts", broadcasts, AF_INET},

@@ -400,7 +400,7 @@ static void addresses(void)
 
 /* Time to live and type of service of a listener: its SYN-ACKs have them, and its connections before
  * they are accepted. */
-static void dressed(void)
+static void listener_fields(void)
 {
     int values[][2] = {{9, 0x20}, {64, 0x20}, {1, 0}, {255, 0xfc}};
     int l = listener(own_ip, 8), fd;
@@ -413,7 +413,7 @@ static void dressed(void)
         SAY(tell("dial %d", port_of(l)));
         SAY(tell("synack %d", port_of(l)));
         fd = accept(l, NULL, NULL);
-        SAY(write(fd, "dressed", 7));
+        SAY(write(fd, "fields!", 7));
         SAY(tell("recv 7"));
         SAY(tell("text %d", port_of(l)));
         SAY(tell("close"));
