@@ -137,7 +137,7 @@ fn a_program_at_the_address_of_the_link_alone_is_served() {
             socket.recv(&mut [0; 100]).is_ok_and(|n| n == 5)
         };
         net.client.run(|| eventually("it is served", served));
-        let name = if kind == "tcp" { "accepted" } else { "tx_packets" };
+        let name = if kind == "tcp" { "accepted" } else { "rx_packets" };
         let control = net.file("control.sock");
         eventually("IX serves it", || Stats::ask(&control).total(name) > 0);
         let said = process.said();
