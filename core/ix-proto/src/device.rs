@@ -299,7 +299,8 @@ impl Default for XdpFeatures {
 pub enum DeviceChange {
     /// The interface is there again, and is this now; a new socket for each queue comes along.
     Reopened(NicInfo),
-    /// The interface has more queues, for each of which a socket comes along, or another MTU.
+    /// The interface has more queues, for each of which a socket comes along, or another MTU or
+    /// Ethernet address.
     Grown(NicInfo),
     /// The memif has a peer; the descriptors that [`Plan`] names come along.
     PeerUp(Plan),

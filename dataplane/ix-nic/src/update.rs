@@ -13,8 +13,8 @@ pub struct QueueUpdate(pub(crate) Change);
 pub(crate) enum Change {
     /// The interface exists again: new sockets for the queue pair.
     Reopened { info: NicInfo, fds: Vec<OwnedFd> },
-    /// The interface has more queues, or another MTU: sockets for those of the queue pair, perhaps
-    /// none.
+    /// The interface has more queues, or another MTU or Ethernet address: sockets for those of the
+    /// queue pair, perhaps none.
     Grown { info: NicInfo, fds: Vec<OwnedFd> },
     /// A memif has a new peer, or none any more.
     Memif(Option<Box<QueueLink>>),
