@@ -233,7 +233,7 @@ static long marks_of_segments(int raw, int port, int opens)
         struct iovec piece = {bytes, sizeof bytes};
         struct msghdr message = {.msg_iov = &piece, .msg_iovlen = 1, .msg_control = room,
                                  .msg_controllen = sizeof room};
-        if (recvmsg(raw, &message, 0) < 40)
+        if (recvmsg(raw, &message, 0) < 20)
             continue;
         int ttl = bytes[8], tos = bytes[1];
         if (!IS_V6)
