@@ -50,7 +50,7 @@ fn option() -> impl Strategy<Value = FlowOption> {
 fn call() -> impl Strategy<Value = Call> {
     let common = (any::<[u64; 3]>(), endpoint(), endpoint(), sg(), congestion());
     let small = (any::<(u32, u32, u16)>(), option());
-    (0..35u32, common, small).prop_map(|(op, common, ((id, backlog, local_port), option))| {
+    (0..36u32, common, small).prop_map(|(op, common, ((id, backlog, local_port), option))| {
         let ([a, b, cookie], at, from, sg, congestion) = common;
         let (handle, to) = (a, at);
         match op {
@@ -172,7 +172,7 @@ proptest! {
     /// Any words are a call or an error, and a call keeps its meaning when it is encoded again.
     #[test]
     fn any_words_of_a_call_are_decoded(
-        op in prop_oneof![0..35u32, any::<u32>()],
+        op in prop_oneof![0..36u32, any::<u32>()],
         reserved: u32,
         ret: i64,
         args in prop::array::uniform6(word()),
