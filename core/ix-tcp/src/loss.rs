@@ -2,7 +2,6 @@
 use crate::cc::Control;
 use crate::cc::bbr::Bbr;
 use crate::path_search::PathSearch;
-use crate::rack::DUP_THRESH;
 use ix_wire::Seq;
 
 /// State of loss recovery. Boxed, because most connections never have it.
@@ -86,6 +85,9 @@ pub(crate) struct Earlier {
     /// The windows before it.
     pub before: Control,
 }
+
+/// DupThresh of RFC 5681 and RFC 8985.
+pub(crate) const DUP_THRESH: u16 = 3;
 
 /// How many recoveries a widened reordering window lasts (RFC 8985 section 6.2 step 4).
 pub(crate) const REO_PERSIST: u8 = 16;

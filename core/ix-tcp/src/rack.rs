@@ -1,15 +1,13 @@
 //! Time-based loss detection: RACK-TLP, RFC 8985.
 use crate::ack::AckReport;
 use crate::config::Config;
-use crate::loss::REO_PERSIST;
+use crate::loss::{DUP_THRESH, REO_PERSIST};
 use crate::output::{Output, RxBuf};
 use crate::records::TxRecord;
 use crate::stats::TcpCounter;
 use crate::tcb::{Flags, Phase, Tcb, loss_of};
 use ix_wire::{Seq, TcpHeader};
 
-/// DupThresh of RFC 5681 and RFC 8985.
-pub(crate) const DUP_THRESH: u16 = 3;
 /// Longest distance of reordered segments that is told (Linux' `tcp_max_reordering`).
 const REORDERING_SEGS_MAX: u32 = 300;
 

@@ -3,9 +3,8 @@
 use crate::ack::AckReport;
 use crate::config::Config;
 use crate::ecn::EcnState;
-use crate::loss::{Earlier, LossState};
+use crate::loss::{DUP_THRESH, Earlier, LossState};
 use crate::output::{Output, RxBuf};
-use crate::rack::DUP_THRESH;
 use crate::records::TxRecord;
 use crate::stats::TcpCounter;
 use crate::tcb::{Flags, LossTimer, Phase, Tcb, loss_of};

@@ -14,8 +14,8 @@ use ix_tcp::Listener;
 use ix_wire::IpAddr;
 use std::collections::BTreeMap;
 
-/// What a listener puts into the IP headers of its replies to SYNs, and of the connections that come
-/// of them.
+/// What a listener puts into the IP headers of its replies to SYNs, and of the connections that
+/// come of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HeaderFields {
     /// Hop limit; 0: as configured.
