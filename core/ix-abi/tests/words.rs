@@ -198,7 +198,7 @@ fn options() {
 fn wrong_arguments_have_their_error() {
     let decode = |op, args| Call::decode(&CallSlot { op, args, ..CallSlot::default() });
     for (op, args, error) in [
-        (35, [0; 6], CallError::NoSys),
+        (36, [0; 6], CallError::NoSys),
         (u32::MAX, [0; 6], CallError::NoSys),
         // LISTEN: port, backlog, and whether places are held.
         (1, [0, 0, 0x1_0000, 0, 0, 0], CallError::Invalid),
@@ -234,6 +234,9 @@ fn wrong_arguments_have_their_error() {
         (33, [7, 0, 0, 2, 0, 0], CallError::Invalid),
         (29, [7, 14, 4, 0, 0, 0], CallError::Invalid),
         (29, [7, 14, 1 << 16, 0, 0, 0], CallError::Invalid),
+        // LISTEN_OPT: option, version.
+        (35, [9, 5, 64, 4, 0, 0], CallError::Invalid),
+        (35, [9, 5, 46, 5, 0, 0], CallError::Invalid),
         // GIVE: process.
         (32, [0, 1 << 32, 0, 0, 0, 0], CallError::Invalid),
     ] {
