@@ -1,5 +1,5 @@
 //! What a dataplane begins with: it is fixed from then on.
-pub use ix_proto::config::{Addr6, AddressCheck, Config};
+pub use ix_proto::config::{Addr6, AddressCheck, Config, TempAddr};
 
 /// How much packet memory the elastic threads need together.
 pub fn memory_sizes(config: &Config) -> ix_mem::Sizes {

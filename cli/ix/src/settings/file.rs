@@ -8,7 +8,7 @@ use super::values::{
 };
 use ix_broker::control::Access;
 use ix_proto::Config;
-use ix_proto::config::{Addr6, Addr6Identifier, AddressCheck};
+use ix_proto::config::{Addr6, Addr6Identifier, AddressCheck, TempAddr};
 use ix_sys::say;
 use ix_tcp::{CongestionControl, EcnMode};
 use ix_vnic::{Filter, Rate, Rates, VnicRules};
@@ -70,6 +70,13 @@ pub struct File {
     ///
     /// Value: `stable`, `eui64`. Default: `stable`, or `eui64` where there is no `/etc/machine-id`.
     pub addr6_identifier: Option<Spanned<Text<Word<Addr6Identifier>>>>,
+    /// Temporary addresses beside these (RFC 8981): each for a day, of a random identifier, so that
+    /// what the program opens does not tell on later days that it is the same host. As Linux's
+    /// `use_tempaddr`: 0 for none, 1 for some that only who names them uses, 2 for some from which
+    /// connections are opened.
+    ///
+    /// Value: 0 to 2. Default: 0.
+    pub use_tempaddr: Option<Spanned<within!(USE_TEMPADDR)>>,
     /// Local ports of outgoing connections from an address of IX's own, below Linux's own range.
     ///
     /// Value: `FIRST-LAST`. Default: `10000-32767`.
@@ -385,7 +392,10 @@ impl File {
         let found = [
             (Subject::Gateway, start(&self.gateway_addr)),
             (Subject::Check, start(&self.address_check)),
-            (Subject::Addr6, start(&self.addr6).or(start(&self.addr6_identifier))),
+            (
+                Subject::Addr6,
+                start(&self.addr6).or(start(&self.addr6_identifier)).or(start(&self.use_tempaddr)),
+            ),
             (Subject::Ports, start(&self.local_ports)),
             (Subject::Filters, filters),
         ];
@@ -446,6 +456,9 @@ impl File {
         put(self.addr6, |word| {
             let Text(Word(addr6)) = word.into_inner();
             config.addr6 = addr6;
+        });
+        put(self.use_tempaddr, |n| {
+            config.use_tempaddr = TempAddr::numbered(n.into_inner().get()).unwrap_or(TempAddr::Off);
         });
         put(self.local_ports, |ports| {
             let Text(Ports(first, last)) = ports.into_inner();

@@ -53,11 +53,12 @@ mod tests {
     use clap::CommandFactory;
 
     /// What the file's keys are at the address of Linux: refused there, or of use.
-    const REFUSED: [(&str, &str); 5] = [
+    const REFUSED: [(&str, &str); 6] = [
         ("gateway_addr", "'10.0.0.1'"),
         ("address_check", "'off'"),
         ("addr6", "'off'"),
         ("addr6_identifier", "'eui64'"),
+        ("use_tempaddr", "2"),
         ("local_ports", "'10000-20000'"),
     ];
     /// Refused with words of its own (`routes`).

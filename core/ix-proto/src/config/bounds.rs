@@ -68,6 +68,8 @@ pub const BACKLOG: Bounds = from(1, 1 << 20);
 pub const QUEUE: Bounds = from(0, 1 << 16);
 /// Hop limit.
 pub const TTL: Bounds = from(1, 255);
+/// `use_tempaddr`
+pub const USE_TEMPADDR: Bounds = from(0, 2);
 /// Time without work before an elastic thread sleeps, µs.
 pub const IDLE_SPIN_US: Bounds = from(0, 10_000_000);
 /// How long an application may stay away, µs. An idle elastic thread comes back every millisecond;

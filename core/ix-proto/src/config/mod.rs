@@ -45,6 +45,8 @@ pub struct Config {
     /// The secret of which the identifiers in these addresses are made (RFC 7217); none: they are
     /// made of the Ethernet address.
     pub addr6_secret: Option<[u8; 16]>,
+    /// Temporary addresses beside these (RFC 8981).
+    pub use_tempaddr: TempAddr,
     /// Time without work before an elastic thread sleeps, µs.
     pub idle_spin_us: u64,
     /// So long may an application keep an elastic thread before the guard serves the network in its
@@ -96,6 +98,7 @@ codec_struct!(Config {
     address_check,
     addr6,
     addr6_secret,
+    use_tempaddr,
     idle_spin_us,
     nonresponsive_us,
     rx_frames,
@@ -148,6 +151,29 @@ pub enum Addr6 {
 }
 
 codec_enum!(Addr6 { 0 = Off, 1 = Auto });
+
+/// Temporary addresses (RFC 8981), with the numbers of Linux's `use_tempaddr`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TempAddr {
+    /// 0: none.
+    Off,
+    /// 1: there are some, for those who choose them.
+    Made,
+    /// 2: connections are opened from them.
+    Preferred,
+}
+
+codec_enum!(TempAddr { 0 = Off, 1 = Made, 2 = Preferred });
+
+impl TempAddr {
+    /// Every choice: the place is its number.
+    pub const ALL: [TempAddr; 3] = [TempAddr::Off, TempAddr::Made, TempAddr::Preferred];
+
+    /// That of a number.
+    pub fn numbered(number: u8) -> Option<TempAddr> {
+        Self::ALL.get(usize::from(number)).copied()
+    }
+}
 
 /// Of what the identifiers in addresses are made that routers give a prefix for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -257,6 +283,7 @@ impl Default for Config {
             address_check: AddressCheck::Announce,
             addr6: Addr6::Off,
             addr6_secret: None,
+            use_tempaddr: TempAddr::Off,
             idle_spin_us: 100,
             nonresponsive_us: 10_000,
             rx_frames: 16384,
@@ -505,6 +532,7 @@ mod tests {
                 batch: numbers.0 as usize,
                 address_check: AddressCheck::ALL[address_check].1,
                 addr6: Addr6::ALL[usize::from(ports.1 % 2)].1,
+                use_tempaddr: TempAddr::ALL[usize::from(ports.0 % 3)],
                 addr6_secret: (ports.0 % 2 == 0).then_some([ports.1 as u8; 16]),
                 idle_spin_us: numbers.1,
                 nonresponsive_us: numbers.2,

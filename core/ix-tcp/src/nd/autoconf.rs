@@ -4,6 +4,7 @@
 //!
 //! Whoever is on the link decides what is kept here, so all of it is bounded.
 use super::identifier::Identifiers;
+use super::temporary::{DESYNC_US_MAX, Temporaries};
 use ix_wire::ra::{Advertisement, INFINITE_S, Preference, Prefix};
 use ix_wire::{IpAddr, ipv6};
 
@@ -51,6 +52,10 @@ struct Made {
     conflicts: u8,
     /// Another host has it, and there is no other one: it is not used.
     is_taken: bool,
+    /// It was said that it is deprecated.
+    is_deprecated: bool,
+    /// When it is looked whether its prefix needs another temporary address.
+    renew_us: u64,
 }
 
 /// What has become of an address.
@@ -58,6 +63,8 @@ struct Made {
 pub enum AddressChange {
     /// It is to be checked whether somebody has it, and then to be used.
     Begins(IpAddr),
+    /// It may still be used, but should begin no connections any more.
+    Deprecated(IpAddr),
     /// Its time is over.
     Ends(IpAddr),
 }
@@ -72,6 +79,8 @@ pub struct Autoconf {
     routers: Vec<Router>,
     prefixes: Vec<OnLink>,
     made: Vec<Made>,
+    /// Temporary addresses, if the host has such.
+    temporary: Option<Temporaries>,
     mtu: Option<u32>,
     hop_limit: Option<u8>,
     /// When routers are asked again, and how long after that once more.
@@ -91,6 +100,7 @@ impl Autoconf {
             routers: Vec::new(),
             prefixes: Vec::new(),
             made: Vec::new(),
+            temporary: None,
             mtu: None,
             hop_limit: None,
             ask_us: 0,
@@ -99,6 +109,13 @@ impl Autoconf {
         };
         new.ask_us = now_us + new.below(FIRST_DELAY_US);
         new
+    }
+
+    /// The same, with temporary addresses beside the others (RFC 8981), whose identifiers are made
+    /// of this key: another one for each run.
+    pub fn with_temporary(mut self, key: [u8; 16]) -> Self {
+        self.temporary = Some(Temporaries::new(key));
+        self
     }
 
     /// The host's link-local address (RFC 4862 section 5.3).
@@ -192,9 +209,15 @@ impl Autoconf {
             }
             None if said.valid_s > 0 && has_room => {
                 let address = self.identifiers.address(said.prefix, 0);
-                let (conflicts, is_taken) = (0, false);
-                let made = Made { address, preferred_until_us, until_us, conflicts, is_taken };
-                self.made.push(made);
+                self.made.push(Made {
+                    address,
+                    preferred_until_us,
+                    until_us,
+                    conflicts: 0,
+                    is_taken: false,
+                    is_deprecated: false,
+                    renew_us: u64::MAX,
+                });
                 changed(AddressChange::Begins(address));
             }
             None => {}
@@ -203,8 +226,11 @@ impl Autoconf {
 
     /// Another host has an address that was made: it is not used. Returns the one that is to be
     /// checked in its place, if there is another one (RFC 7217 section 6).
-    pub fn taken(&mut self, address: IpAddr) -> Option<IpAddr> {
-        let Autoconf { identifiers, conflicts, made, .. } = self;
+    pub fn taken(&mut self, address: IpAddr, now_us: u64) -> Option<IpAddr> {
+        let Autoconf { identifiers, conflicts, made, temporary, .. } = self;
+        if let Some(another) = temporary.as_mut().and_then(|all| all.taken(address, now_us)) {
+            return another;
+        }
         if identifiers.address(LINK, *conflicts) == address {
             return next(identifiers, conflicts, LINK);
         }
@@ -251,11 +277,27 @@ impl Autoconf {
 
     /// All addresses that were made.
     pub fn made(&self) -> impl Iterator<Item = IpAddr> {
-        self.made.iter().map(|made| made.address)
+        let temporary = self.temporary.iter().flat_map(|all| &all.all).map(|one| one.address);
+        self.made.iter().map(|made| made.address).chain(temporary)
     }
 
-    /// The addresses that may be used, and whether each may begin connections (RFC 4862 section
-    /// 5.5.4).
+    /// The temporary addresses that may be used, the newest first, and whether each may begin
+    /// connections.
+    pub fn temporary(&self, now_us: u64) -> impl Iterator<Item = (IpAddr, bool)> {
+        let newest_first = self.temporary.iter().flat_map(|all| all.all.iter().rev());
+        newest_first.filter(|one| !one.is_taken).filter_map(move |one| {
+            let made = self.made_of(one.address)?;
+            let until_us = made.preferred_until_us.min(one.preferred_until_us());
+            Some((one.address, now_us < until_us))
+        })
+    }
+
+    fn made_of(&self, address: IpAddr) -> Option<&Made> {
+        self.made.iter().find(|made| made.address.same_network(address, PREFIX_BITS))
+    }
+
+    /// The addresses that may be used for good, and whether each may begin connections (RFC 4862
+    /// section 5.5.4).
     pub fn addresses(&self, now_us: u64) -> impl Iterator<Item = (IpAddr, bool)> {
         let usable = self.made.iter().filter(|made| !made.is_taken);
         usable.map(move |made| (made.address, now_us < made.preferred_until_us))
@@ -300,14 +342,64 @@ impl Autoconf {
             }
             holds
         });
+        for made in &mut self.made {
+            let is_deprecated = now_us >= made.preferred_until_us;
+            if is_deprecated && !made.is_deprecated {
+                changed(AddressChange::Deprecated(made.address));
+            }
+            made.is_deprecated = is_deprecated;
+        }
+        self.expire_temporary(now_us, changed);
+        self.renew_temporary(now_us, changed);
+    }
+
+    /// A temporary address ends with its own time, or with its prefix (RFC 8981 section 3.4, 1).
+    fn expire_temporary(&mut self, now_us: u64, changed: &mut impl FnMut(AddressChange)) {
+        let Autoconf { made, temporary: Some(temporary), .. } = self else { return };
+        temporary.all.retain_mut(|one| {
+            let is_of = |made: &&Made| made.address.same_network(one.address, PREFIX_BITS);
+            let made = made.iter().find(is_of).filter(|_| now_us < one.until_us());
+            let Some(made) = made else {
+                changed(AddressChange::Ends(one.address));
+                return false;
+            };
+            let is_deprecated = now_us >= made.preferred_until_us.min(one.preferred_until_us());
+            if is_deprecated && !one.is_deprecated {
+                changed(AddressChange::Deprecated(one.address));
+            }
+            one.is_deprecated = is_deprecated;
+            true
+        });
+    }
+
+    /// Makes temporary addresses where there are none, or soon would be none (sections 3.4 and 3.5).
+    fn renew_temporary(&mut self, now_us: u64, changed: &mut impl FnMut(AddressChange)) {
+        for at in 0..self.made.len() {
+            let desync_us = self.below(DESYNC_US_MAX);
+            let Autoconf { made, temporary: Some(temporary), .. } = self else { return };
+            let made = &mut made[at];
+            let prefix = (made.address, PREFIX_BITS, made.preferred_until_us);
+            let (new, look_us) = temporary.renew(prefix, desync_us, now_us);
+            made.renew_us = look_us;
+            if let Some(address) = new {
+                changed(AddressChange::Begins(address));
+            }
+        }
     }
 
     /// When [`Self::tick`] has something to do; `u64::MAX`: never.
     pub fn deadline(&self) -> u64 {
         let routers = self.routers.iter().map(|router| router.until_us);
         let prefixes = self.prefixes.iter().map(|held| held.until_us);
-        let made = self.made.iter().map(|made| made.until_us);
-        routers.chain(prefixes).chain(made).fold(self.ask_us, u64::min)
+        let begins_to_end = |is_said: bool, at_us: u64| if is_said { u64::MAX } else { at_us };
+        let made = self.made.iter().map(|made| {
+            let deprecated_us = begins_to_end(made.is_deprecated, made.preferred_until_us);
+            made.until_us.min(deprecated_us).min(made.renew_us)
+        });
+        let temporary = self.temporary.iter().flat_map(|all| &all.all).map(|one| {
+            one.until_us().min(begins_to_end(one.is_deprecated, one.preferred_until_us()))
+        });
+        routers.chain(prefixes).chain(made).chain(temporary).fold(self.ask_us, u64::min)
     }
 
     /// A random number below `end`.

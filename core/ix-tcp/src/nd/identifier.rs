@@ -53,6 +53,26 @@ fn stable(secret: &[u8; 16], prefix: IpAddr, conflicts: u8) -> [u8; 8] {
     [0, 0, 0, 0, 0, 0, 0, 1]
 }
 
+/// The address with this prefix of 64 bits and a random identifier: nobody without the key can tell
+/// it from any other (RFC 8981 section 3.3.2). `count` is another one each time.
+pub(super) fn temporary(key: &[u8; 16], prefix: IpAddr, now_us: u64, count: u64) -> IpAddr {
+    let mut octets = prefix.0;
+    // As above, it is practically always the first one.
+    for skipped in 0..=u8::MAX {
+        let mut hasher = SipHasher24::new_with_key(key);
+        hasher.write(&prefix.0[..8]);
+        hasher.write(&now_us.to_be_bytes());
+        hasher.write(&count.to_be_bytes());
+        hasher.write(&[skipped]);
+        let identifier = hasher.finish().to_be_bytes();
+        if !is_reserved(identifier) {
+            octets[8..].copy_from_slice(&identifier);
+            break;
+        }
+    }
+    IpAddr(octets)
+}
+
 /// Those that have another meaning (RFC 5453): the subnet's routers, what grew out of the IANA's
 /// Ethernet addresses, and anycast addresses of the subnet.
 fn is_reserved(identifier: [u8; 8]) -> bool {

@@ -7,6 +7,7 @@ mod autoconf;
 mod cache;
 mod duplicate;
 mod identifier;
+mod temporary;
 
 pub use autoconf::{AddressChange, Autoconf};
 pub use cache::{NdCache, NdLimits};

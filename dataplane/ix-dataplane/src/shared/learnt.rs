@@ -99,7 +99,13 @@ impl Learnt {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::{Addr6, AddressCheck, Config, TempAddr};
+    use crate::shared::neighbor_table::{NeighborTable, Outgoing};
     use ix_proto::routes::{Route, RouteTable, Via};
+    use ix_tcp::nd::Identifiers;
+    use ix_wire::icmp::IcmpHeader;
+    use ix_wire::ra::Advertisement;
+    use ix_wire::{Checksum, FrameHeader, Parsed, RxChecks, parse};
 
     fn ip(text: &str) -> IpAddr {
         text.parse().expect("an address")
@@ -125,6 +131,50 @@ mod tests {
         let without = network(Vec::new());
         learnt.follow_linux(&without);
         assert_eq!(learnt.route_of(&without, far), None, "nothing old is remembered");
+    }
+
+    /// What a router says of 2001:db8::/64.
+    fn advertisement() -> Advertisement {
+        let (src, dst) = (ip("fe80::1"), ip("ff02::1"));
+        let mut body = vec![0, 0, 0, 0, 0, 0, 0, 0, 3, 4, 64, 0xc0, 0, 0, 14, 16, 0, 0, 14, 16];
+        body.extend([0; 4]);
+        body.extend(ip("2001:db8::").0);
+        let (eth_src, eth_dst) = ([2, 0, 0, 0, 0, 9], [0x33, 0x33, 0, 0, 0, 1]);
+        let link = FrameHeader { eth_src, eth_dst, src, dst, ttl: 255, tos: 0, ident: 0 };
+        let header = IcmpHeader { kind: 134, code: 0, rest: [64, 0, 0, 60] };
+        let mut frame = vec![0; 62];
+        link.emit_icmp(&mut frame, &header, body.len(), Checksum::of(&body));
+        frame.extend(body);
+        match parse(&frame, RxChecks::default()) {
+            Ok(Parsed::Icmp(packet)) => Advertisement::parse(&frame, &packet).expect("one"),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// RFC 6724 section 5, rule 7, and RFC 8981 section 3.
+    #[test]
+    fn connections_are_opened_from_temporary_addresses_where_that_is_asked_for() {
+        for (use_tempaddr, addresses, is_from_temporary) in
+            [(TempAddr::Off, 1, false), (TempAddr::Made, 2, false), (TempAddr::Preferred, 2, true)]
+        {
+            let config = Config {
+                addr6: Addr6::Auto,
+                addr6_secret: Some([4; 16]),
+                use_tempaddr,
+                address_check: AddressCheck::Off,
+                ..Config::with_address(IpAddr::v4([10, 0, 0, 2]), 24)
+            };
+            let table = NeighborTable::new(&config, &[[2, 0, 0, 0, 0, 7]], 0);
+            table.on_advertisement(&advertisement(), 0, &mut Outgoing::default());
+            let mut learnt = Learnt::default();
+            table.learnt(0, &mut learnt);
+            let stable = Identifiers::Stable([4; 16]).address(ip("2001:db8::"), 0);
+            assert_eq!(learnt.addresses.len(), addresses, "{use_tempaddr:?}");
+            assert!(learnt.addresses.contains(&stable) && learnt.preferred == addresses);
+            let (own, hop) = learnt.route(ip("2001:db9::1")).expect("a route");
+            assert_eq!(hop, ip("fe80::1"));
+            assert_eq!(own != stable, is_from_temporary, "{use_tempaddr:?}");
+        }
     }
 
     #[test]

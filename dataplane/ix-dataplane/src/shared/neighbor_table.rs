@@ -1,7 +1,7 @@
 //! The table of next hops, the one thing that elastic threads share: of IPv4 by ARP, of IPv6 by
 //! Neighbour Discovery; with it our addresses, and the groups in which neighbours ask for them.
 //! Each thread keeps a copy of the entries that it uses ([`crate::neighbors`]).
-use crate::config::{Addr6, AddressCheck, Config};
+use crate::config::{Addr6, AddressCheck, Config, TempAddr};
 use crate::shared::learnt::Learnt;
 use crate::shared::linux_hops::LinuxHops;
 use ix_proto::routes::Route;
@@ -122,6 +122,9 @@ struct Table {
     mode: GuardMode,
     /// Of which the identifiers of addresses are made.
     addr6_secret: Option<[u8; 16]>,
+    /// Temporary addresses, and of what their identifiers are made.
+    use_tempaddr: TempAddr,
+    tempaddr_key: [u8; 16],
     mac: MacAddr,
     /// Linux resolves, where the address is its own; nothing is sent here.
     of_linux: Option<LinuxHops>,
@@ -203,7 +206,10 @@ impl Table {
             Some(secret) => Identifiers::Stable(secret),
             None => Identifiers::OfMac(self.mac),
         };
-        let auto = Autoconf::new(identifiers, u16::MAX.into(), now_us, seed);
+        let mut auto = Autoconf::new(identifiers, u16::MAX.into(), now_us, seed);
+        if self.use_tempaddr != TempAddr::Off {
+            auto = auto.with_temporary(self.tempaddr_key);
+        }
         self.begin_address(auto.link_local(), self.mode, now_us);
         self.auto = Some(Box::new(auto));
         self.auto_version += 1;
@@ -220,6 +226,8 @@ impl Table {
         for change in changes {
             match change {
                 AddressChange::Begins(address) => self.begin_address(address, self.mode, now_us),
+                // The threads choose among all of them anew.
+                AddressChange::Deprecated(_) => {}
                 AddressChange::Ends(address) => self.end_address(address, now_us),
             }
         }
@@ -328,6 +336,8 @@ impl NeighborTable {
             auto_version,
             mode,
             addr6_secret: config.addr6_secret,
+            use_tempaddr: config.use_tempaddr,
+            tempaddr_key: config.secret,
             mac,
             of_linux,
         };
@@ -467,7 +477,7 @@ impl NeighborTable {
                 conflict = match check.on_packet(packet) {
                     Some(DuplicateEvent::Taken { mac }) => {
                         groups.leave(solicited_node(address), now_us);
-                        let another = auto.as_mut().and_then(|auto| auto.taken(address));
+                        let another = auto.as_mut().and_then(|auto| auto.taken(address, now_us));
                         replaced = another.map(|another| (address, another));
                         Some(Conflict { address, mac, gave_up: true })
                     }
@@ -518,8 +528,14 @@ impl NeighborTable {
         let is_usable = |address: IpAddr| {
             table.checks.iter().any(|check| check.address() == address && check.is_usable())
         };
-        let mut addresses: Vec<(IpAddr, bool)> =
-            auto.addresses(now_us).filter(|(address, _)| is_usable(*address)).collect();
+        // Of those that are equally good otherwise the first one is chosen (RFC 6724 section 5, rule
+        // 7).
+        let (stable, temporary) = (auto.addresses(now_us), auto.temporary(now_us));
+        let mut addresses: Vec<(IpAddr, bool)> = match table.use_tempaddr {
+            TempAddr::Preferred => temporary.chain(stable).collect(),
+            TempAddr::Off | TempAddr::Made => stable.chain(temporary).collect(),
+        };
+        addresses.retain(|(address, _)| is_usable(*address));
         addresses.sort_by_key(|(_, may_begin)| !may_begin);
         *into = Learnt {
             is_any: true,

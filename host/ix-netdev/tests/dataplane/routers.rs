@@ -1,12 +1,12 @@
 //! Addresses and default routers from a real `radvd`, over a tap.
 use super::linux_peer::serving;
 use ix_dataplane::Config;
-use ix_proto::config::Addr6;
+use ix_proto::config::{Addr6, TempAddr};
 use ix_skip::{Need, skip};
 use ix_tcp::nd::Identifiers;
 use ix_testbed::{Namespace, PacketSocket, VethEnd};
 use ix_wire::icmp::IcmpHeader;
-use ix_wire::{Checksum, FrameHeader, IpAddr};
+use ix_wire::{Checksum, FrameHeader, IpAddr, NdKind, Parsed, RxChecks};
 use std::io::{Read, Write};
 use std::net::{Ipv6Addr, SocketAddrV6, TcpStream};
 use std::process::{Child, Command};
@@ -151,6 +151,54 @@ fn another_address_is_made_where_linux_has_it() {
         for made in [of(0x66, 0), of(0x77, 2)] {
             eventually("the address is used", || answers(router, made, Duration::from_millis(500)));
             assert!(!made.octets().ends_with(&mac[3..]), "nothing of the Ethernet address");
+        }
+    });
+    let Some(snapshot) = snapshot else { return };
+    assert_eq!(snapshot.total("drops.nd_invalid"), Some(0));
+}
+
+/// RFC 8981: beside the address for good there is one that nobody knows before. It is asked for on
+/// the link first, as that one is.
+#[test]
+fn a_temporary_address_is_made_of_the_prefix_of_radvd() {
+    let test = "a_temporary_address_is_made_of_the_prefix_of_radvd";
+    const SECRET: [u8; 16] = [0x5b; 16];
+    let prefix = IpAddr(Ipv6Addr::new(0x2001, 0xdb8, 0x77, 0, 0, 0, 0, 0).octets());
+    let stable = Identifiers::Stable(SECRET).address(prefix, 0);
+    let config = Config::with_address(IpAddr::v4([10, 77, 0, 2]), 24);
+    let (addr6, addr6_secret) = (Addr6::Auto, Some(SECRET));
+    let use_tempaddr = TempAddr::Preferred;
+    let config =
+        Config { addr6, addr6_secret, use_tempaddr, secret: [7; 16], cpus: vec![0], ..config };
+    let snapshot = serving("tap", config, |router, _| {
+        router.enable_ipv6("ixt0").expect("IPv6");
+        router.add_address("ixt0", ROUTER, 64).expect("an address");
+        router.set_sysctl("net/ipv6/conf/all/forwarding", "1").expect("it forwards");
+        let wire = PacketSocket::open(router, "ixt0").expect("a packet socket");
+        let _radvd = match Radvd::start(router) {
+            Ok(radvd) => radvd,
+            Err(e) => {
+                let need = Need::Program("apt-get install radvd");
+                return skip(test, need, format_args!("cannot run radvd: {e}"));
+            }
+        };
+        let mut temporary = None;
+        eventually("a temporary address is asked for", || {
+            let frame = wire.receive(Duration::from_millis(500)).expect("frames");
+            let Some(frame) = frame else { return false };
+            if let Ok(Parsed::Nd(packet)) = ix_wire::parse(&frame, RxChecks::default())
+                && matches!(packet.kind, NdKind::Solicitation)
+                && packet.src.is_unspecified()
+                && packet.target.same_network(prefix, 64)
+                && packet.target != stable
+            {
+                temporary = Some(Ipv6Addr::from(packet.target.0));
+            }
+            temporary.is_some()
+        });
+        let temporary = temporary.expect("it was asked for");
+        for at in [temporary, Ipv6Addr::from(stable.0)] {
+            eventually("both are used", || answers(router, at, Duration::from_millis(500)));
         }
     });
     let Some(snapshot) = snapshot else { return };

@@ -1,6 +1,7 @@
 //! Against a naive model that keeps every lifetime as the RFCs say it, and one by one.
 use super::*;
 use crate::nd::RETRIES_MAX;
+use crate::nd::temporary::ADVANCE_US;
 use ix_wire::{
     Checksum, FrameHeader, IcmpPacket, MacAddr, Parsed, RxChecks, icmp::IcmpHeader, parse,
 };
@@ -201,7 +202,7 @@ fn who_is_not_known_cannot_end_an_address() {
     assert_eq!(host.made[0].until_us, 2 * HOUR, "it is not shortened further");
     tell(&mut host, HOUR, 7000, 10);
     assert_eq!(host.made[0].until_us, HOUR + 7000 * SECOND_US, "but extended");
-    assert_eq!(host.taken(address), None);
+    assert_eq!(host.taken(address, 0), None);
     assert_eq!(host.addresses(HOUR).count(), 0);
     tell(&mut host, HOUR, 9000, 10);
     assert_eq!(host.addresses(HOUR).count(), 0, "another host has it");
@@ -222,24 +223,142 @@ fn another_address_is_tried_three_times() {
     let other = all[1];
     for _ in 0..RETRIES_MAX {
         let made = host.made().next().expect("an address");
-        let another = host.taken(made).expect("another one");
+        let another = host.taken(made, 0).expect("another one");
         assert_eq!(host.made().collect::<Vec<_>>(), [another, other]);
         assert!(another.same_network(prefix(1), 64) && !all.contains(&another));
         all.push(another);
         assert_eq!(tell(&mut host), [], "the prefix has its address");
     }
     let last = host.made().next().expect("an address");
-    assert_eq!(host.taken(last), None);
+    assert_eq!(host.taken(last, 0), None);
     assert_eq!(host.addresses(0).collect::<Vec<_>>(), [(other, true)]);
     assert_eq!(tell(&mut host), []);
     // The same on the link, and after a new start the same addresses as at first.
     let at_first = host.link_local();
-    assert_eq!(host.taken(at_first), Some(host.link_local()));
+    assert_eq!(host.taken(at_first, 0), Some(host.link_local()));
     assert_ne!(host.link_local(), at_first);
     let mut again = private_host();
     assert_eq!(again.link_local(), at_first);
     tell(&mut again);
     assert_eq!(again.made().collect::<Vec<_>>(), all[..2]);
+}
+
+/// A prefix of which addresses are made, with its lifetimes in seconds.
+fn told(host: &mut Autoconf, now_us: u64, valid_s: u32, preferred_s: u32) -> Vec<AddressChange> {
+    let mut heard = Vec::new();
+    let said = said(1, 0, 1800, &option(64, 0xc0, valid_s, preferred_s, prefix(1)));
+    host.on_advertisement(&said, now_us, |change| heard.push(change));
+    heard
+}
+
+/// Ten days with a router that is heard each half hour. RFC 8981 sections 3.4, 3.5 and 3.8.
+#[test]
+fn temporary_addresses_follow_each_other_in_time() {
+    const DAY: u64 = 24 * HOUR;
+    let mut host = private_host().with_temporary([3; 16]);
+    // Of each: when it began, was deprecated, and ended.
+    let mut lives: Vec<(IpAddr, [u64; 3])> = Vec::new();
+    let (mut now_us, mut next_told_us) = (0, 0);
+    while now_us < 10 * DAY {
+        let mut heard = Vec::new();
+        if now_us == next_told_us {
+            heard = told(&mut host, now_us, 30 * 86_400, 7 * 86_400);
+            next_told_us += HOUR / 2;
+        } else {
+            host.tick(now_us, |change| heard.push(change));
+        }
+        let stable = host.addresses(now_us).next().expect("an address").0;
+        for change in heard {
+            match change {
+                AddressChange::Begins(address) if address != stable => {
+                    assert!(address.same_network(stable, 64));
+                    assert!(lives.iter().all(|(other, _)| *other != address), "a new one");
+                    lives.push((address, [now_us, 0, 0]));
+                }
+                AddressChange::Begins(_) => {}
+                AddressChange::Deprecated(address) | AddressChange::Ends(address) => {
+                    let life = lives.iter_mut().find(|(other, _)| *other == address);
+                    let (_, times) = life.expect("a temporary one");
+                    let ends = matches!(change, AddressChange::Ends(_));
+                    times[1 + usize::from(ends)] = now_us;
+                }
+            }
+        }
+        let all: Vec<_> = host.temporary(now_us).collect();
+        assert_eq!(Some(all[0].0), lives.last().map(|(address, _)| *address), "the newest first");
+        assert!(all[0].1 && (1..=4).contains(&all.len()), "{all:?}");
+        assert!(host.deadline() > now_us);
+        now_us = host.deadline().min(next_told_us);
+    }
+    assert!((10..=17).contains(&lives.len()), "{}", lives.len());
+    let mut spans = BTreeMap::new();
+    for pair in lives.windows(2) {
+        let [(_, [begin, deprecated, end]), (_, [next, ..])] = [pair[0], pair[1]];
+        if end > 0 {
+            assert_eq!(end - begin, 2 * DAY);
+        }
+        if deprecated > 0 {
+            assert!((DAY / 5 * 3..=DAY).contains(&(deprecated - begin)));
+            assert_eq!(next, deprecated - 5 * SECOND_US, "the next one is there before");
+            spans.insert(deprecated - begin, ());
+        }
+    }
+    assert!(spans.len() > 5, "each lasts for another time");
+}
+
+#[test]
+fn a_prefix_that_is_soon_deprecated_has_no_temporary_address() {
+    let mut host = private_host().with_temporary([3; 16]);
+    let begun = told(&mut host, 0, 100, 5);
+    assert_eq!(begun, [AddressChange::Begins(host.addresses(0).next().expect("one").0)]);
+    assert_eq!(host.temporary(0).count(), 0);
+    // Longer from now on.
+    let begun = told(&mut host, 0, 100, 6);
+    let temporary = host.temporary(0).next().expect("one").0;
+    assert_eq!(begun, [AddressChange::Begins(temporary)]);
+    // It is deprecated and ends with its prefix.
+    assert_eq!(host.temporary(6 * SECOND_US).next(), Some((temporary, false)));
+    let mut heard = Vec::new();
+    host.tick(6 * SECOND_US, |change| heard.push(change));
+    let stable = host.addresses(0).next().expect("one").0;
+    assert_eq!(heard, [stable, temporary].map(AddressChange::Deprecated));
+    heard.clear();
+    host.tick(100 * SECOND_US, |change| heard.push(change));
+    assert_eq!(heard, [stable, temporary].map(AddressChange::Ends));
+    assert_eq!(host.made().count(), 0);
+}
+
+#[test]
+fn where_other_hosts_have_temporary_addresses_others_are_tried() {
+    let mut host = private_host().with_temporary([3; 16]);
+    told(&mut host, 0, 1000, 1000);
+    let mut seen = vec![host.addresses(0).next().expect("one").0];
+    for _ in 0..RETRIES_MAX {
+        let temporary = host.temporary(0).next().expect("one").0;
+        assert!(!seen.contains(&temporary));
+        seen.push(temporary);
+        let another = host.taken(temporary, 0).expect("another one");
+        assert_eq!(host.temporary(0).collect::<Vec<_>>(), [(another, true)]);
+    }
+    let last = host.temporary(0).next().expect("one").0;
+    assert_eq!(host.taken(last, 0), None);
+    assert_eq!((host.temporary(0).count(), host.addresses(0).count()), (0, 1));
+    // None is made any more.
+    told(&mut host, 1, 2_000, 2_000);
+    assert_eq!(host.temporary(1).count(), 0);
+    // Its time and its group end like those of others.
+    assert!(host.made().any(|address| address == last));
+}
+
+#[test]
+fn without_the_key_nothing_is_known_of_the_next_one() {
+    let first = |key: u8| {
+        let mut host = private_host().with_temporary([key; 16]);
+        told(&mut host, 0, 1000, 1000);
+        host.temporary(0).next().expect("one").0
+    };
+    assert_ne!(first(1), first(2));
+    assert_eq!(private_host().temporary(0).count(), 0);
 }
 
 #[derive(Clone, Debug)]
@@ -266,8 +385,11 @@ proptest! {
     /// Routers, prefixes of the link and addresses are those whose lifetimes, each on its own line
     /// of time, are not over; every address begins and ends once, and memory stays bounded.
     #[test]
-    fn lifetimes_are_those_of_the_rfcs(steps in steps(), is_private: bool) {
+    fn lifetimes_are_those_of_the_rfcs(steps in steps(), is_private: bool, is_watched: bool) {
         let mut host = if is_private { private_host() } else { host() };
+        if is_watched {
+            host = host.with_temporary([5; 16]);
+        }
         let mut now_us = 0;
         let mut routers = BTreeMap::<u8, u64>::new();
         let mut links = BTreeMap::<(u8, u8), u64>::new();
@@ -333,6 +455,7 @@ proptest! {
                         prop_assert!(!live.contains(&address));
                         live.push(address);
                     }
+                    AddressChange::Deprecated(address) => prop_assert!(live.contains(&address)),
                     AddressChange::Ends(address) => {
                         let before = live.len();
                         live.retain(|live| *live != address);
@@ -350,7 +473,19 @@ proptest! {
             wanted.sort();
             got.sort();
             prop_assert_eq!(&got, &wanted);
-            prop_assert_eq!(live.len(), wanted.len());
+            prop_assert_eq!(host.made().count(), live.len());
+            prop_assert!(host.made().all(|address| live.contains(&address)));
+            prop_assert!(is_watched || live.len() == wanted.len());
+            // Temporary ones are of a prefix that has one for good, and each of these has one that
+            // may begin connections, if it may for longer than the next one takes.
+            let temporary: Vec<(u8, bool)> =
+                host.temporary(now_us).map(|(address, fresh)| (address.0[7], fresh)).collect();
+            prop_assert!(temporary.iter().all(|(of, _)| made.contains_key(of)));
+            for (of, (_, preferred_us)) in &made {
+                let needs = is_watched && *preferred_us > now_us + ADVANCE_US;
+                prop_assert!(!needs || temporary.contains(&(*of, true)), "{}", of);
+                prop_assert!(*preferred_us > now_us || !temporary.contains(&(*of, true)));
+            }
             if links.len() < PREFIXES_MAX {
                 for of in 0..6 {
                     let to = IpAddr({
