@@ -218,7 +218,7 @@ pub fn wait_set(
         if polls {
             core.takes_datagrams(Interest::Set(id));
             let ready = may_be_ready(&core, id);
-            return Ok(if ready { check_linux(&mut core, id, events) } else { 0 });
+            return if ready { check_linux(&mut core, id, events) } else { Ok(0) };
         }
         let until = match (over, timeout) {
             (None, Some(timeout)) => Instant::now().checked_add(timeout),
@@ -247,7 +247,7 @@ pub fn wait_set(
         match result {
             Ok(()) => {}
             Err(Stop::Linux | Stop::TimedOut) => {
-                let count = check_linux(&mut core, id, events);
+                let count = check_linux(&mut core, id, events)?;
                 if count > 0 {
                     return Ok(count);
                 }
@@ -282,30 +282,32 @@ fn report(core: &mut Guard, id: Id, home: usize, events: &mut [epoll_event]) -> 
     if clock::now_us() < checked_us + CHECK_US {
         return count;
     }
-    count + check_linux(core, id, &mut events[count..])
+    // An error is one of the call that finds nothing else.
+    count + check_linux(core, id, &mut events[count..]).unwrap_or(0)
 }
 
-/// Reports what is ready in the real set.
-fn check_linux(core: &mut Guard, id: Id, events: &mut [epoll_event]) -> usize {
+/// Reports what is ready in the real set. An error, such as memory that cannot be written, is the
+/// call's: what is ready stays so, and a further wait would end at once, again and again.
+fn check_linux(core: &mut Guard, id: Id, events: &mut [epoll_event]) -> Outcome<usize> {
     let now_us = clock::now_us();
-    let Some(set) = core.sets.get_mut(id) else { return 0 };
+    let Some(set) = core.sets.get_mut(id) else { return Ok(0) };
     if !set.has_linux {
-        return 0;
+        return Ok(0);
     }
     let (fd, room) = (set.real, events.len().min(i32::MAX as usize));
     let at = events.as_mut_ptr();
     // The C library's call is a cancellation point, and the lock is held.
     // SAFETY: a slice with its length, and no mask.
     let count = unsafe { libc::syscall(libc::SYS_epoll_wait, fd, at, room as i32, 0) };
-    let count = count.max(0) as usize;
+    let count = usize::try_from(count).map_err(|_| real::errno())?;
     core.linux_side.news += u64::from(count > 0);
-    let Some(set) = core.sets.get_mut(id) else { return 0 };
+    let Some(set) = core.sets.get_mut(id) else { return Ok(0) };
     if set.linux.checked(now_us, real::calls(), count)
         && let Some(quiet_sets) = core.quiet_sets
     {
         quiet_sets::watch(core, quiet_sets, id);
     }
-    count
+    Ok(count)
 }
 
 /// Whether something of Linux's may be ready in a set.

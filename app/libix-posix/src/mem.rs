@@ -248,7 +248,19 @@ pub unsafe fn family(address: *const sockaddr, len: socklen_t) -> Option<i32> {
 /// # Safety
 /// If `len` is a possible address, it can be read.
 pub unsafe fn check_room(to: *const sockaddr, len: *const socklen_t) -> Result<(), i32> {
-    if !is_possible(to, 1) || !is_possible(len, size_of::<socklen_t>()) {
+    if !is_possible(to, 1) {
+        return Err(libc::EFAULT);
+    }
+    // SAFETY: the caller's promise.
+    unsafe { check_length(len) }
+}
+
+/// The same of the length alone, where there is no address to write.
+///
+/// # Safety
+/// If `len` is a possible address, it can be read.
+pub unsafe fn check_length(len: *const socklen_t) -> Result<(), i32> {
+    if !is_possible(len, size_of::<socklen_t>()) {
         return Err(libc::EFAULT);
     }
     // SAFETY: the caller's promise.

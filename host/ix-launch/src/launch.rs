@@ -164,6 +164,8 @@ pub struct Child {
     heir: Option<Arc<Process>>,
     /// How that has ended, if it was waited for.
     heirs_end: Option<ExitStatus>,
+    /// It had ended before the process that was started.
+    is_outlived: bool,
     /// All processes have ended, which was reported.
     over: Option<Exit>,
     /// The messages that have come since something else was looked at.
@@ -310,6 +312,7 @@ pub fn launch(image: &Image, config: &LaunchConfig) -> Result<Child, LaunchError
         later: config.later,
         heir: None,
         heirs_end: None,
+        is_outlived: false,
         over: None,
         row: None,
         is_mute: false,
@@ -526,7 +529,7 @@ impl Child {
         // The number of the process that was started stays its own until it was waited for.
         let is_first = self.exit.is_none() && process.pid() == self.process.pid();
         self.heir = (!is_first).then_some(process);
-        self.heirs_end = None;
+        (self.heirs_end, self.is_outlived) = (None, false);
     }
 
     /// Waits for processes of the program that have ended after their parents: this process is
@@ -661,7 +664,14 @@ impl Child {
     fn reap(&mut self) -> io::Result<Occurrence> {
         let exit = match self.exit {
             Some(exit) => exit,
-            None => *self.exit.insert(wait_for(&self.process)?),
+            None => {
+                // No program in the background: its parent knows how it ended, and may have ended
+                // it itself.
+                let has_ended = |heir: &Arc<Process>| is_readable(&heir.as_fd(), Duration::ZERO);
+                let heir = self.heir.as_ref();
+                self.is_outlived = heir.is_some_and(|heir| has_ended(heir).unwrap_or(false));
+                *self.exit.insert(wait_for(&self.process)?)
+            }
         };
         // A process that could have the dataplane later holds the channel.
         if self.later && self.channel.as_ref().is_some_and(|channel| !channel.is_closed()) {
@@ -673,7 +683,7 @@ impl Child {
             // It has let go of the channel and lives on, with the dataplane.
             Some(Ok(None)) => return Ok(Occurrence::Nothing),
             // The first one has put it into the background.
-            Some(Ok(Some(status))) if exit == Exit::Status(0) => {
+            Some(Ok(Some(status))) if exit == Exit::Status(0) && !self.is_outlived => {
                 Exit::from_wait_status(status.into_raw()).unwrap_or(exit)
             }
             // An heir that is not our child has another parent, which is told how it ended.

@@ -1,8 +1,8 @@
 //! `syscall(2)`. Libraries use it for calls that older C libraries do not have. Of those about
-//! sockets, calls for several datagrams, `accept`, `close` and those of io_uring are common, and
-//! handled here. All others go on unchanged.
+//! sockets, calls for several datagrams, those that name or make connections, `close` and those of
+//! io_uring are handled here. All others go on unchanged.
 use super::descriptors::close;
-use super::sockets::{accept, accept4};
+use super::sockets::{accept, accept4, bind, connect, getpeername, getsockname, listen, shutdown};
 use super::transfer::{recvmmsg, sendmmsg};
 use super::uring;
 use crate::{fds, signals};
@@ -37,6 +37,26 @@ pub unsafe extern "C" fn syscall(
             }
             libc::SYS_accept4 if fds::is_ours(fd) => {
                 return accept4(fd, b as usize as *mut _, c as usize as *mut _, flags).into();
+            }
+            // Of this library's own calls, too, some are made so.
+            libc::SYS_bind
+            | libc::SYS_connect
+            | libc::SYS_listen
+            | libc::SYS_shutdown
+            | libc::SYS_getsockname
+            | libc::SYS_getpeername
+                if fds::is_ours(fd) && !signals::is_held() =>
+            {
+                let (address, len) = (b as usize as *mut libc::sockaddr, c as usize as *mut _);
+                return match number {
+                    libc::SYS_bind => bind(fd, address, c as libc::socklen_t),
+                    libc::SYS_connect => connect(fd, address, c as libc::socklen_t),
+                    libc::SYS_listen => listen(fd, b as c_int),
+                    libc::SYS_shutdown => shutdown(fd, b as c_int),
+                    libc::SYS_getsockname => getsockname(fd, address, len),
+                    _ => getpeername(fd, address, len),
+                }
+                .into();
             }
             // libuv closes so, with every connection of Node.
             libc::SYS_close if fds::is_ours(fd) && !signals::is_held() => {

@@ -3,6 +3,7 @@
  * must be the same on Linux and on IX. Sockets are of AF_INET6 with `corners peer PORT OWN-IPV4` and
  * `corners run OWN-IPV6,OWN-IPV4 PEER-IPV6,PEER-IPV4 PORT`. */
 #include "peer.h"
+#include <sys/mman.h>
 
 static const char *own_ip, *peer_ip;
 static int control;
@@ -1326,6 +1327,11 @@ static void faults(void)
     SAY(soon(fd, POLLIN));
     SAY(recv(fd, NULL, 5, 0));
     SAY(read(fd, wrong, 5));
+    /* A connection has no sender, and none is written. */
+    SAY(recvfrom(fd, buffer, 1, 0, wrong, &len));
+    SAY(len);
+    len = sizeof got;
+    SAY(recvfrom(fd, buffer, 1, MSG_PEEK, (struct sockaddr *)&got, wrong));
     SAY(read(fd, buffer, 5));
     SAY(write(fd, NULL, 5));
     SAY(send(fd, wrong, 5, 0));
@@ -1371,8 +1377,24 @@ static void faults(void)
     struct pollfd one = {fd, POLLOUT};
     SAY(ppoll(&one, 1, NULL, wrong));
     SAY(select(fd + 1, wrong, NULL, NULL, NULL));
+    /* Memory of the program's that it may not read, as a set of signals. */
+    void *hidden = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    SAY(epoll_ctl(set, EPOLL_CTL_ADD, fd, &in));
+    SAY(epoll_pwait(set, &in, 1, 0, hidden));
+    SAY(ppoll(&one, 1, NULL, hidden));
     close(set);
     close(fd);
+    /* What is ready on Linux, and no memory to write it to. */
+    int ends[2];
+    set = epoll_create1(0);
+    SAY(pipe(ends));
+    SAY(epoll_ctl(set, EPOLL_CTL_ADD, ends[1], &in));
+    SAY(epoll_wait(set, hidden, 1, 0));
+    SAY(epoll_wait(set, hidden, 1, -1));
+    close(ends[0]);
+    close(ends[1]);
+    close(set);
+    munmap(hidden, 4096);
     int l = listener(own_ip, 8);
     tell("dial %d", port_of(l));
     SAY(soon(l, POLLIN));

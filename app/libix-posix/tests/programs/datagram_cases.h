@@ -298,6 +298,27 @@ static void direct(void)
     SAY(tell("recv 3"));
     close(fd);
     close(l);
+    l = tcp();
+    socklen_t len = sizeof at;
+    at = address(own_ip, 0);
+    SAY(syscall(SYS_bind, l, &at, len));
+    SAY(syscall(SYS_listen, l, 4));
+    SAY(syscall(SYS_getsockname, l, &at, &len));
+    SAY(is_at(&at, own_ip));
+    SAY(tell("dial %d", port_of(l)));
+    fd = accept(l, NULL, NULL);
+    SAY(syscall(SYS_getpeername, fd, &at, &len));
+    SAY(is_at(&at, peer_ip));
+    SAY(syscall(SYS_connect, fd, &at, len));
+    SAY(syscall(SYS_shutdown, fd, SHUT_WR));
+    SAY(tell("recv 1"));
+    close(fd);
+    close(l);
+    /* Nothing listens there. */
+    fd = tcp();
+    at = address(own_ip, 9);
+    SAY(syscall(SYS_connect, fd, &at, len));
+    close(fd);
 }
 
 /* Takes an error from the error queue. */
