@@ -2,7 +2,7 @@
 //!
 //! The program's pointers must be valid, as for Linux. An address that no program can have, such as
 //! null, returns EFAULT as on Linux. Any other wrong pointer is a fault here.
-use crate::family;
+use crate::{family, real};
 use core::mem::MaybeUninit;
 use libc::{AF_INET, AF_INET6, iovec, sockaddr, sockaddr_in, sockaddr_in6, socklen_t};
 use std::net::{Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
@@ -32,6 +32,21 @@ const BEHIND: usize = 0x7fff_ffff_f000;
 pub fn is_possible<T>(at: *const T, len: usize) -> bool {
     let first = at.addr();
     len == 0 || (first >= LOWEST && first.checked_add(len).is_some_and(|end| end <= BEHIND))
+}
+
+/// Whether Linux can read memory of this length, at most a page and at least eight bytes, there. It
+/// takes a system call or two, so this is not for what is called often.
+pub fn is_readable(at: *const u8, len: usize) -> bool {
+    const NO_WAY: i32 = -1;
+    const BYTES: usize = 8;
+    let old = core::ptr::null_mut::<libc::sigset_t>();
+    let is_there = |at: *const u8| {
+        // Linux reads a set of signals before it looks at what to do with it, and refuses that.
+        // SAFETY: Linux checks the address, and changes nothing.
+        unsafe { libc::syscall(libc::SYS_rt_sigprocmask, NO_WAY, at, old, BYTES) };
+        real::errno() != libc::EFAULT
+    };
+    is_possible(at, len) && is_there(at) && (len <= BYTES || is_there(at.wrapping_add(len - BYTES)))
 }
 
 fn is_wrong(pieces: &[iovec]) -> bool {

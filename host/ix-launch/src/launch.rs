@@ -798,6 +798,42 @@ mod tests {
         assert!(said(&ours).unwrap().is_none());
     }
 
+    /// A child that runs this script.
+    fn script(text: &str) -> Arc<Process> {
+        let child = Command::new("sh").args(["-c", text]).spawn().expect("a shell");
+        Arc::new(Process::open(child.id()).expect("a process"))
+    }
+
+    fn program(first: Arc<Process>, heir: Arc<Process>) -> Child {
+        Child {
+            process: first,
+            channel: None,
+            mark: 0,
+            knows_senders: false,
+            exit: None,
+            later: false,
+            heir: Some(heir),
+            heirs_end: None,
+            is_outlived: false,
+            over: None,
+            row: None,
+            is_mute: false,
+        }
+    }
+
+    /// A program in the background is how `ix run` ends; a child that the program has ended is not.
+    #[test]
+    fn a_process_that_was_outlived_is_not_how_the_program_ends() {
+        let killed = script("kill -9 $$");
+        assert!(is_readable(&killed.as_fd(), Duration::from_secs(10)).unwrap());
+        let mut child = program(script("exit 0"), killed);
+        assert_eq!(child.wait().unwrap(), Exit::Status(0));
+        let mut child = program(script("exit 0"), script("sleep 0.5; exit 7"));
+        assert_eq!(child.wait().unwrap(), Exit::Status(7));
+        let mut child = program(script("exit 3"), script("sleep 0.5; exit 7"));
+        assert_eq!(child.wait().unwrap(), Exit::Status(3));
+    }
+
     #[test]
     fn no_text_of_the_image_steers_a_terminal() {
         let (ours, theirs) = Channel::pair().unwrap();

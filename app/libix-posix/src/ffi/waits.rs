@@ -1,6 +1,6 @@
 //! Calls that wait for several descriptors.
 use super::answer;
-use crate::mem::is_possible;
+use crate::mem::{is_possible, is_readable};
 use crate::ops::{self, Instead, Outcome};
 use crate::{cancel, epoll, fds, kept_numbers, log, poll, real, signals};
 use core::ptr::null_mut;
@@ -19,7 +19,8 @@ pub(super) unsafe fn with_mask<R>(
     if mask.is_null() {
         return call();
     }
-    if !is_readable_mask(mask) {
+    // The C library's functions would fault, where the call on Linux returns EFAULT.
+    if !is_readable(mask.cast(), 8) {
         return Err(libc::EFAULT.into());
     }
     let mut before = core::mem::MaybeUninit::<sigset_t>::zeroed();
@@ -32,19 +33,6 @@ pub(super) unsafe fn with_mask<R>(
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), null_mut()) };
     real::set_errno(errno);
     result
-}
-
-/// Whether a set of signals can be read there. The C library's functions would fault, where the
-/// call on Linux returns EFAULT.
-fn is_readable_mask(mask: *const sigset_t) -> bool {
-    const NO_WAY: c_int = -1;
-    // Linux reads the set before it looks at what to do with it, and then refuses that.
-    // SAFETY: Linux checks the address, and changes nothing.
-    let result = unsafe {
-        libc::syscall(libc::SYS_rt_sigprocmask, NO_WAY, mask, core::ptr::null_mut::<sigset_t>(), 8)
-    };
-    debug_assert!(result < 0);
-    real::errno() != libc::EFAULT
 }
 
 /// When a wait of `time` is over; `None` (never) for null.

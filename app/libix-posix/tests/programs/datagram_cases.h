@@ -318,6 +318,10 @@ static void direct(void)
     fd = tcp();
     at = address(own_ip, 9);
     SAY(syscall(SYS_connect, fd, &at, len));
+    void *hidden = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    SAY(syscall(SYS_connect, fd, hidden, len));
+    SAY(syscall(SYS_bind, fd, hidden, len));
+    munmap(hidden, 4096);
     close(fd);
 }
 

@@ -1,9 +1,10 @@
-/* Servers that fork, and one that begins late. forks daemon|master|connection|own|late PORT
+/* Servers that fork, and one that begins late. forks daemon|master|connection|own|late|slain PORT
  *   daemon      listens, forks, and the parent ends; the child greets every client, without end
  *   master      listens and forks; two children greet, the parent waits for them and then greets itself
  *   connection  accepts, and forks a child that tries to use the connection
  *   late        listens, does something else for some seconds, and greets one client
  *   own         two children, each with a listener of its own at the port, greet without end
+ *   slain       a child greets one client; then the parent kills it and ends well, without waiting for it
  * A greeting names the process that it comes from. */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -92,6 +93,26 @@ static int own(struct sockaddr_in *at)
     return status;
 }
 
+/* The child's end is the parent's own doing. */
+static int slain(void)
+{
+    int told[2];
+    char byte;
+    if (pipe(told) < 0)
+        return 1;
+    pid_t pid = fork();
+    if (pid == 0) {
+        greet("child");
+        usleep(100000);
+        write(told[1], "", 1);
+        for (;;)
+            pause();
+    }
+    close(listener);
+    read(told[0], &byte, 1);
+    return kill(pid, SIGKILL) < 0;
+}
+
 int main(int argc, char **argv)
 {
     const char *mode = argv[1];
@@ -109,6 +130,8 @@ int main(int argc, char **argv)
         return child("daemon", 1000000) < 0;
     if (!strcmp(mode, "connection"))
         return connection();
+    if (!strcmp(mode, "slain"))
+        return slain();
     if (!strcmp(mode, "late")) {
         sleep(6);
         greet("late");

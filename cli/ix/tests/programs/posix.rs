@@ -911,6 +911,21 @@ fn children_serve_and_after_them_their_parent() {
     assert!(status.success(), "{said:#?}");
 }
 
+/// As on Linux: a program that kills its child, and ends well, has ended well.
+#[test]
+fn a_child_that_its_parent_kills_is_not_how_the_program_ends() {
+    let test = "a_child_that_its_parent_kills_is_not_how_the_program_ends";
+    let Some(program) = compile(test, "forks") else { return };
+    for nic in Nic::ALL {
+        let Some(net) = TestNet::new(test, nic, 1) else { return };
+        let service = net.start(&[program.to_str().expect("text"), "slain", "7"]);
+        service.process.wait_for("ready", PATIENCE);
+        assert_eq!(greeting(&net), "child");
+        let (status, said) = service.process.wait(PATIENCE);
+        assert!(status.success(), "{status}: {said:#?}");
+    }
+}
+
 /// Each child has a listener of its own, and only one of them serves: what comes is all its.
 #[test]
 fn a_listener_of_a_process_that_does_not_serve_gets_no_connections() {
