@@ -372,7 +372,7 @@ impl Autoconf {
         });
     }
 
-    /// Makes temporary addresses where there are none, or soon would be none (sections 3.4 and 3.5).
+    /// Makes temporary addresses where there are none, or soon would be none (sections 3.4, 3.5).
     fn renew_temporary(&mut self, now_us: u64, changed: &mut impl FnMut(AddressChange)) {
         for at in 0..self.made.len() {
             let desync_us = self.below(DESYNC_US_MAX);

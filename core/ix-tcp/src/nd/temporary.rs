@@ -1,6 +1,6 @@
-//! Temporary addresses (RFC 8981): of a random identifier, for a day, beside the address that a host
-//! has for good in a network. Whoever sees the connections that it opens cannot tell that those of
-//! different days are one host's.
+//! Temporary addresses (RFC 8981): of a random identifier, for a day, beside the address that a
+//! host has for good in a network. An observer of the connections that it opens cannot tell that
+//! those of different days are one host's.
 use super::identifier::{RETRIES_MAX, temporary};
 use ix_wire::IpAddr;
 
@@ -70,8 +70,8 @@ impl Temporaries {
         self.all.iter().filter(move |one| one.address.same_network(prefix, bits))
     }
 
-    /// Makes the address of a prefix of `bits` bits that is preferred until `preferred_until_us`, if
-    /// there is none, or the newest is soon deprecated. Returns it, and when to look again;
+    /// Makes the address of a prefix of `bits` bits that is preferred until `preferred_until_us`,
+    /// if there is none, or the newest is soon deprecated. Returns it, and when to look again;
     /// `u64::MAX`: not before the prefix has other lifetimes.
     pub fn renew(
         &mut self,

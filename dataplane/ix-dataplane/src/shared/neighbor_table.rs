@@ -528,8 +528,8 @@ impl NeighborTable {
         let is_usable = |address: IpAddr| {
             table.checks.iter().any(|check| check.address() == address && check.is_usable())
         };
-        // Of those that are equally good otherwise the first one is chosen (RFC 6724 section 5, rule
-        // 7).
+        // Of those that are equally good otherwise the first one is chosen (RFC 6724 section 5,
+        // rule 7).
         let (stable, temporary) = (auto.addresses(now_us), auto.temporary(now_us));
         let mut addresses: Vec<(IpAddr, bool)> = match table.use_tempaddr {
             TempAddr::Preferred => temporary.chain(stable).collect(),
