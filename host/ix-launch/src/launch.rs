@@ -164,7 +164,7 @@ pub struct Child {
     heir: Option<Arc<Process>>,
     /// How that has ended, if it was waited for.
     heirs_end: Option<ExitStatus>,
-    /// It had ended before the process that was started.
+    /// It had ended before the process that was started, or ended with it.
     is_outlived: bool,
     /// All processes have ended, which was reported.
     over: Option<Exit>,
@@ -666,8 +666,8 @@ impl Child {
             Some(exit) => exit,
             None => {
                 // No program in the background: its parent knows how it ended, and may have ended
-                // it itself.
-                let has_ended = |heir: &Arc<Process>| is_readable(&heir.as_fd(), Duration::ZERO);
+                // it itself a moment before.
+                let has_ended = |heir: &Arc<Process>| is_readable(&heir.as_fd(), ENDING);
                 let heir = self.heir.as_ref();
                 self.is_outlived = heir.is_some_and(|heir| has_ended(heir).unwrap_or(false));
                 *self.exit.insert(wait_for(&self.process)?)

@@ -226,7 +226,7 @@ pub fn end_by(signal: c_int) {
 /// # Safety
 /// Null, or a mask.
 pub unsafe fn replaced_mask(at: u64) -> Option<u64> {
-    if !crate::mem::is_possible(at as *const u64, 8) {
+    if !crate::mem::is_readable(at as *const u8, 8) {
         return None;
     }
     // SAFETY: the caller's promise; the calling thread's own context.

@@ -5,7 +5,7 @@ use super::frame::{Frame, Registers, SYSCALL};
 use super::ways::{Way, new_numbers, way};
 use super::{actions, beside, threads};
 use crate::ffi::{descriptors, execute, passing, process, sockets, transfer, uring, waits};
-use crate::mem::is_possible;
+use crate::mem::{is_possible, is_readable};
 use crate::{fds, kept_numbers, limited, log, outside, real, serving};
 use libc::{c_int, c_long};
 use std::time::{Duration, Instant};
@@ -127,7 +127,7 @@ pub fn before_linux(registers: &mut Registers) {
             libc::SYS_epoll_pwait | libc::SYS_epoll_pwait2 => replace(&mut registers.r8),
             libc::SYS_pselect6 => {
                 let pair = at::<[u64; 2]>(registers.r9);
-                if is_possible(pair, 16)
+                if is_readable(pair.cast(), 16)
                     && let Some(mask) = actions::replaced_mask((*pair)[0])
                 {
                     let context = &mut *context::current();
@@ -357,13 +357,13 @@ pub fn mask_of(registers: &Registers) -> Option<u64> {
         libc::SYS_pselect6 => {
             let pair = at::<u64>(registers.r9);
             // SAFETY: a structure of the program's.
-            if is_possible(pair, 16) { unsafe { pair.read_unaligned() } } else { 0 }
+            if is_readable(pair.cast(), 16) { unsafe { pair.read_unaligned() } } else { 0 }
         }
         _ => 0,
     };
     let mask = at::<u64>(mask);
     // SAFETY: a mask of the program's.
-    is_possible(mask, 8).then(|| actions::without_sigsys(unsafe { mask.read_unaligned() }))
+    is_readable(mask.cast(), 8).then(|| actions::without_sigsys(unsafe { mask.read_unaligned() }))
 }
 
 /// A call that waits for at most `limit`, where Linux writes how much is left of it.

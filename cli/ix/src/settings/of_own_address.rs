@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn each_flag_is_of_use_at_linuxs_address_or_refused_there() {
         const REFUSED: [&str; 3] = ["gateway", "addr6", "take-address"];
-        const OF_USE: [&str; 26] = [
+        const OF_USE: [&str; 27] = [
             "addr",
             "batch",
             "config",
@@ -134,6 +134,7 @@ mod tests {
             "entry",
             "help",
             "ignore-firewall",
+            "json",
             "log-format",
             "memory-max",
             "metrics",
