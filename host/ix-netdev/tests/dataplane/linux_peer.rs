@@ -47,12 +47,21 @@ pub fn serving(
             let (dataplane, stop) = (&dataplane, &stop);
             scope.spawn(move || Echo::new(dataplane, thread).run(stop));
         }
+        // Also if the client panics, for the scope waits for all of them.
+        let _stops = Stops(&stop);
         std::thread::sleep(Duration::from_millis(50));
         client(namespace, mac);
         std::thread::sleep(Duration::from_millis(500));
-        stop.store(true, Ordering::SeqCst);
     });
     Some(Snapshot::of(&page))
+}
+
+struct Stops<'a>(&'a AtomicBool);
+
+impl Drop for Stops<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
 }
 
 struct Echo<'a> {

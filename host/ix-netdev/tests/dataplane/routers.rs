@@ -10,6 +10,7 @@ use ix_wire::{Checksum, FrameHeader, IpAddr, NdKind, Parsed, RxChecks};
 use std::io::{Read, Write};
 use std::net::{Ipv6Addr, SocketAddrV6, TcpStream};
 use std::process::{Child, Command};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -30,7 +31,10 @@ struct Radvd {
 
 impl Radvd {
     fn start(namespace: &Namespace) -> std::io::Result<Radvd> {
-        let folder = std::env::temp_dir().join(format!("ix-radvd-{}", std::process::id()));
+        static RUN: AtomicU32 = AtomicU32::new(0);
+        // Tests run beside each other, and it locks its file.
+        let (process, run) = (std::process::id(), RUN.fetch_add(1, Ordering::Relaxed));
+        let folder = std::env::temp_dir().join(format!("ix-radvd-{process}-{run}"));
         std::fs::create_dir_all(&folder)?;
         let file = folder.join("radvd.conf");
         std::fs::write(&file, TOLD)?;
