@@ -49,6 +49,14 @@ pub fn is_readable(at: *const u8, len: usize) -> bool {
     is_possible(at, len) && is_there(at) && (len <= BYTES || is_there(at.wrapping_add(len - BYTES)))
 }
 
+/// Whether Linux can read an address of a socket there, which a direct call has passed. (The C
+/// library's functions are given addresses that can be read.)
+pub fn is_readable_name(at: *const u8, len: usize) -> bool {
+    /// Of `sockaddr_storage`.
+    const LONGEST: usize = 128;
+    len < 8 || is_readable(at, len.min(LONGEST))
+}
+
 fn is_wrong(pieces: &[iovec]) -> bool {
     pieces.iter().any(|piece| !is_possible(piece.iov_base, piece.iov_len))
 }

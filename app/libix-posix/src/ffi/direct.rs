@@ -5,12 +5,9 @@ use super::descriptors::close;
 use super::sockets::{accept, accept4, bind, connect, getpeername, getsockname, listen, shutdown};
 use super::transfer::{recvmmsg, sendmmsg};
 use super::uring;
-use crate::mem::is_readable;
+use crate::mem::is_readable_name;
 use crate::{fds, signals};
 use libc::{c_int, c_long, c_uint};
-
-/// Longest address, bytes.
-const ADDRESS_MAX: usize = size_of::<libc::sockaddr_storage>();
 
 /// # Safety
 /// As the C library's `syscall`. It takes any number of arguments. On x86-64 they are where those
@@ -52,8 +49,8 @@ pub unsafe extern "C" fn syscall(
                 if fds::is_ours(fd) && !signals::is_held() =>
             {
                 // As by Linux, an address is not read where the program cannot.
-                let reads = matches!(number, libc::SYS_bind | libc::SYS_connect) && c >= 8;
-                if reads && !is_readable(b as usize as *const u8, (c as usize).min(ADDRESS_MAX)) {
+                let reads = matches!(number, libc::SYS_bind | libc::SYS_connect);
+                if reads && !is_readable_name(b as usize as *const u8, c as usize) {
                     super::fail(libc::EFAULT);
                     return -1;
                 }

@@ -5,7 +5,7 @@ use super::frame::{Frame, Registers, SYSCALL};
 use super::ways::{Way, new_numbers, way};
 use super::{actions, beside, threads};
 use crate::ffi::{descriptors, execute, passing, process, sockets, transfer, uring, waits};
-use crate::mem::{is_possible, is_readable};
+use crate::mem::{is_possible, is_readable, is_readable_name};
 use crate::{fds, kept_numbers, limited, log, outside, real, serving};
 use libc::{c_int, c_long};
 use std::time::{Duration, Instant};
@@ -198,6 +198,9 @@ pub fn plain(number: i64, arguments: [u64; 6]) -> Option<Outcome> {
                 linux(transfer::splice(fd, at(b), out, at(d), len, f as u32) as c_long)
             }
             libc::SYS_socket => linux(sockets::socket(fd, b as c_int, c as c_int)),
+            libc::SYS_bind | libc::SYS_connect if !is_readable_name(at(b), c as u32 as usize) => {
+                Outcome::Done(-i64::from(libc::EFAULT))
+            }
             libc::SYS_bind => linux(sockets::bind(fd, at(b), c as u32)),
             libc::SYS_listen => linux(sockets::listen(fd, b as c_int)),
             libc::SYS_connect => linux(sockets::connect(fd, at(b), c as u32)),
