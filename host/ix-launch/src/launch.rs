@@ -799,6 +799,7 @@ mod tests {
     }
 
     /// A child that runs this script.
+    #[expect(clippy::zombie_processes, reason = "it is waited for by its handle")]
     fn script(text: &str) -> Arc<Process> {
         let child = Command::new("sh").args(["-c", text]).spawn().expect("a shell");
         Arc::new(Process::open(child.id()).expect("a process"))
