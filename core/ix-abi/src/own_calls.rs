@@ -1,6 +1,6 @@
 //! Counts of system calls that a program makes by instructions of its own, and what the socket
 //! library says. The program's processes write both into a file of the run, which the broker reads.
-//! Nobody trusts it: the program can write there what it likes.
+//! It is not trusted: the program can write there what it likes.
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
 /// Bytes of the page of counts: the first ones of the file.

@@ -72,8 +72,8 @@ pub struct File {
     pub addr6_identifier: Option<Spanned<Text<Word<Addr6Identifier>>>>,
     /// Temporary addresses beside these (RFC 8981): each for a day, of a random identifier, so that
     /// what the program opens does not tell on later days that it is the same host. As Linux's
-    /// `use_tempaddr`: 0 for none, 1 for some that only who names them uses, 2 for some from which
-    /// connections are opened.
+    /// `use_tempaddr`: 0 for none, 1 for some that a program uses if it names them, 2 for some from
+    /// which connections are opened.
     ///
     /// Value: 0 to 2. Default: 0.
     pub use_tempaddr: Option<Spanned<within!(USE_TEMPADDR)>>,

@@ -53,8 +53,8 @@ fn stable(secret: &[u8; 16], prefix: IpAddr, conflicts: u8) -> [u8; 8] {
     [0, 0, 0, 0, 0, 0, 0, 1]
 }
 
-/// The address with this prefix of 64 bits and a random identifier: nobody without the key can tell
-/// it from any other (RFC 8981 section 3.3.2). `count` is another one each time.
+/// The address with this prefix of 64 bits and a random identifier, which without the key looks
+/// like any other one (RFC 8981 section 3.3.2). `count` is another one each time.
 pub(super) fn temporary(key: &[u8; 16], prefix: IpAddr, now_us: u64, count: u64) -> IpAddr {
     let mut octets = prefix.0;
     // As above, it is practically always the first one.

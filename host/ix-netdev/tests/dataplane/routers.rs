@@ -161,7 +161,7 @@ fn another_address_is_made_where_linux_has_it() {
     assert_eq!(snapshot.total("drops.nd_invalid"), Some(0));
 }
 
-/// RFC 8981: beside the address for good there is one that nobody knows before. It is asked for on
+/// RFC 8981: beside the address for good there is one that no peer knows before. It is asked for on
 /// the link first, as that one is.
 #[test]
 fn a_temporary_address_is_made_of_the_prefix_of_radvd() {
