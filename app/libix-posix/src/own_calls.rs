@@ -12,10 +12,10 @@ use std::os::fd::RawFd;
 
 static PAGE: AtomicPtr<OwnSite> = AtomicPtr::new(null_mut());
 
-/// The file's descriptor, which executed programs inherit; negative if there is none.
+/// The file's descriptor, which executed programs inherit. It is negative if there is no file.
 static FILE: AtomicI32 = AtomicI32::new(-1);
 
-/// Returns the file's descriptor; negative if there is none.
+/// Returns the file's descriptor, or a negative number if there is no file.
 pub fn file() -> RawFd {
     FILE.load(Ordering::Relaxed)
 }

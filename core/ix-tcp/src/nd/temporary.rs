@@ -70,8 +70,10 @@ impl Temporaries {
         self.all.iter().filter(move |one| one.address.same_network(prefix, bits))
     }
 
-    /// Makes the address of a prefix of `bits` bits that is preferred until `preferred_until_us`,
-    /// if there is none, or the newest is soon deprecated. Returns it, and when to look again;
+    /// Makes a temporary address for a prefix of `bits` bits that is preferred until
+    /// `preferred_until_us`, if the prefix has none or its newest one is soon deprecated.
+    ///
+    /// Returns the new address, if one was made, and the time at which the caller looks again;
     /// `u64::MAX`: not before the prefix has other lifetimes.
     pub fn renew(
         &mut self,
