@@ -286,14 +286,10 @@ impl Autoconf {
     pub fn temporary(&self, now_us: u64) -> impl Iterator<Item = (IpAddr, bool)> {
         let newest_first = self.temporary.iter().flat_map(|all| all.all.iter().rev());
         newest_first.filter(|one| !one.is_taken).filter_map(move |one| {
-            let made = self.made_of(one.address)?;
+            let made = made_beside(&self.made, one.address)?;
             let until_us = made.preferred_until_us.min(one.preferred_until_us());
             Some((one.address, now_us < until_us))
         })
-    }
-
-    fn made_of(&self, address: IpAddr) -> Option<&Made> {
-        self.made.iter().find(|made| made.address.same_network(address, PREFIX_BITS))
     }
 
     /// The addresses that may be used for good, and whether each may begin connections (RFC 4862
@@ -357,8 +353,7 @@ impl Autoconf {
     fn expire_temporary(&mut self, now_us: u64, changed: &mut impl FnMut(AddressChange)) {
         let Autoconf { made, temporary: Some(temporary), .. } = self else { return };
         temporary.all.retain_mut(|one| {
-            let is_of = |made: &&Made| made.address.same_network(one.address, PREFIX_BITS);
-            let made = made.iter().find(is_of).filter(|_| now_us < one.until_us());
+            let made = made_beside(made, one.address).filter(|_| now_us < one.until_us());
             let Some(made) = made else {
                 changed(AddressChange::Ends(one.address));
                 return false;
@@ -414,6 +409,11 @@ impl Autoconf {
 
 /// The prefix of addresses of the link.
 const LINK: IpAddr = IpAddr([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+
+/// The address for good in the network of a temporary one.
+fn made_beside(made: &[Made], temporary: IpAddr) -> Option<&Made> {
+    made.iter().find(|made| made.address.same_network(temporary, PREFIX_BITS))
+}
 
 /// The address of a prefix after one more conflict.
 fn next(identifiers: &Identifiers, conflicts: &mut u8, prefix: IpAddr) -> Option<IpAddr> {
