@@ -542,8 +542,8 @@ fn a_tenants_link_may_be_renamed_and_removed() {
     tenants[1].process.check();
 }
 
-/// The shared interface is renamed, goes down and up, and is removed at last, under load: tenants
-/// stay, and are told.
+/// The shared interface has another Ethernet address and MTU, is renamed, goes down and up, and is
+/// removed at last, under load: tenants stay, and are told.
 #[test]
 fn a_shared_interface_may_be_renamed_go_down_and_vanish() {
     let test = "a_shared_interface_may_be_renamed_go_down_and_vanish";
@@ -554,6 +554,19 @@ fn a_shared_interface_may_be_renamed_go_down_and_vanish() {
     let mut tenant = tenant(&net, &control, "a", ip, &[]);
     let mut stream = net.client.run(|| support::connect_to(SocketAddrV4::new(ip, 7)));
     echo(&mut stream, 1, 64);
+    let made = told(&control, &["vnic", "create", "b", "--device", "tap"]);
+    assert!(made["device"].as_str().is_some_and(|it| it.starts_with("tap:ixv-b,")), "{made}");
+    let mac = [2, 0, 0, 0, 5, 2];
+    namespace.set_mac(link, mac).expect("another address");
+    process.wait_for("has another Ethernet address now, and so have its vNICs", PATIENCE);
+    process.wait_for("vNIC b still has the old Ethernet address", PATIENCE);
+    let new = told(&control, &["vnic"])["vnics"][1]["device"].to_string();
+    assert!(new.contains("mac=02:00:00:00:05:02"), "{new}");
+    echo(&mut stream, 1, 64);
+    assert_eq!(told(&control, &["vnic"])["vnics"][0]["foreign_mac"], 0);
+    namespace.set_mtu(link, 1400).expect("another MTU");
+    let mtu = || namespace.link("ixv-a").ok().flatten().map(|link| link.mtu);
+    support::eventually("the link has the interface's MTU", || mtu() == Some(1400));
     namespace.rename_link(link, "other").expect("renamed");
     process.wait_for(&format!("ix: the interface {link} is called other now"), PATIENCE);
     echo(&mut stream, 2, 64);

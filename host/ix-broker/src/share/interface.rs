@@ -139,6 +139,33 @@ impl InterfaceShare {
         }
     }
 
+    /// Handles another MTU or Ethernet address of the shared interface: its vNICs have the same.
+    /// Returns lines about it.
+    pub fn interface_altered(&mut self) -> Vec<String> {
+        let Some(interface) = self.interface() else { return Vec::new() };
+        for link in self.links.values() {
+            link.set_mtu(&self.here, interface.mtu);
+        }
+        if interface.mac == self.exchange.mac() {
+            return Vec::new();
+        }
+        // Frames with it can leave before a dataplane sends any.
+        if let Err(e) = self.exchange.set_mac(interface.mac) {
+            return vec![e.to_string()];
+        }
+        let name = &interface.name;
+        let line = format!("{name} has another Ethernet address now, and so have its vNICs");
+        let deaf =
+            self.links.values_mut().filter_map(|link| link.set_mac(&self.here, interface.mac));
+        [line].into_iter().chain(deaf).collect()
+    }
+
+    /// What the kernel says of the interface now, by its number: its name may have changed.
+    fn interface(&self) -> Option<ix_netdev::Link> {
+        let links = self.here.links().ok()?;
+        links.into_iter().find(|link| link.index == self.exchange.ifindex())
+    }
+
     fn create(
         &mut self,
         name: &str,
@@ -159,6 +186,9 @@ impl InterfaceShare {
         });
         match made {
             Ok(link) => {
+                if let Some(interface) = self.interface() {
+                    link.set_mtu(&self.here, interface.mtu);
+                }
                 let answer = VnicCreated {
                     vnic: name.to_owned(),
                     link: link.far.clone(),

@@ -4,9 +4,13 @@ use crate::link_rates::LinkRates;
 use ix_netdev::{Exchange, PortRates};
 use ix_netdev::{Namespace, VethEnd};
 use ix_proto::control::VnicDevice;
+use ix_sys::Error;
 use ix_sys::process::Process;
 use ix_vnic::Rate;
 use std::fmt::Write;
+
+/// MTU of a link, if the interface's is not smaller.
+const MTU_MAX: u32 = 1500;
 
 /// A vNIC's link, with its owner.
 pub struct Link {
@@ -18,6 +22,8 @@ pub struct Link {
     pub near: String,
     /// The owner's process.
     pub owner: Option<Process>,
+    /// What it is made of.
+    kind: VnicDevice,
     /// The device specification for `ix run --nic`.
     pub device: String,
     /// The rates and the weight that the operator has set.
@@ -47,13 +53,14 @@ impl Link {
                 "a link {near} or {far} exists already; remove it with `ip link del {near}`"
             ));
         }
-        let device = match kind {
+        match kind {
             VnicDevice::Afxdp => make_veth(&near, &far, queues, here, exchange.mac())?,
-            VnicDevice::Tap => make_tap(&near, queues, here, exchange.mac())?,
-        };
+            VnicDevice::Tap => make_tap(&near, queues, here)?,
+        }
+        let device = specification(kind, &far, exchange.mac());
         join(&near, &far, here, exchange).inspect_err(|_| drop(here.delete_link(&near)))?;
         let (name, rates) = (name.to_owned(), PortRates::default());
-        Ok(Link { name, far, near, owner: None, device, rates, part: None, hears: true })
+        Ok(Link { name, far, near, owner: None, kind, device, rates, part: None, hears: true })
     }
 
     /// Writes the rates as the alias of the tenant's end. Its dataplane then lets packets wait that
@@ -61,6 +68,15 @@ impl Link {
     pub fn tell(&mut self, here: &Namespace) {
         let limit = self.rates.tx;
         let text = LinkRates { limit, part: self.part.map(Rate::bits) }.written();
+        self.hears = self.at_far_end(here, |there, name| there.set_alias(name, &text));
+    }
+
+    /// Changes the tenant's end, in this namespace or in its owner's; returns whether it was done.
+    fn at_far_end(
+        &self,
+        here: &Namespace,
+        change: impl Fn(&Namespace, &str) -> Result<(), Error>,
+    ) -> bool {
         let there = || {
             let owner = self.owner.as_ref()?;
             let peer = here.link(&self.near).ok()??.peer;
@@ -68,9 +84,33 @@ impl Link {
             // It still exists, so the number was its own.
             owner.signal(0).ok()?;
             let end = there.links().ok()?.into_iter().find(|link| link.index == peer)?;
-            there.set_alias(&end.name, &text).ok()
+            change(&there, &end.name).ok()
         };
-        self.hears = here.set_alias(&self.far, &text).is_ok() || there().is_some();
+        change(here, &self.far).is_ok() || there().is_some()
+    }
+
+    /// Gives the tenant's end the interface's new Ethernet address, by which its dataplane hears of
+    /// it; returns a line if that cannot be.
+    pub fn set_mac(&mut self, here: &Namespace, mac: [u8; 6]) -> Option<String> {
+        self.device = specification(self.kind, &self.far, mac);
+        let mend = match self.kind {
+            VnicDevice::Afxdp if self.at_far_end(here, |there, name| there.set_mac(name, mac)) => {
+                return None;
+            }
+            VnicDevice::Afxdp => "its link is in a namespace that is not its owner's; delete the vNIC and make it anew".to_owned(),
+            VnicDevice::Tap => format!("a tap's dataplane cannot hear of it; start it anew with `--nic {}`", self.device),
+        };
+        Some(format!("vNIC {} still has the old Ethernet address: {mend}", self.name))
+    }
+
+    /// Gives both ends the MTU of the interface, as far as links have it.
+    pub fn set_mtu(&self, here: &Namespace, interface: u32) {
+        let mtu = interface.min(MTU_MAX);
+        // A link that refuses it loses what is longer.
+        let _ = here.set_mtu(&self.near, mtu);
+        if self.far != self.near {
+            self.at_far_end(here, |there, name| there.set_mtu(name, mtu));
+        }
     }
 
     /// Makes this process the owner: the vNIC is deleted when it ends.
@@ -94,28 +134,33 @@ fn make_veth(
     queues: usize,
     here: &Namespace,
     mac: [u8; 6],
-) -> Result<String, String> {
+) -> Result<(), String> {
     let count = queues as u32;
     let ends = (VethEnd::new(near).queues(count), VethEnd::new(far).queues(count).mac(mac));
-    here.add_veth(&ends.0, here, &ends.1).map_err(|e| e.to_string())?;
-    // Without `queues=`: an elastic thread serves as many of them as it must.
-    Ok(format!("afxdp:{far}"))
+    here.add_veth(&ends.0, here, &ends.1).map_err(|e| e.to_string())
 }
 
-/// A tap, which the tenant opens with the interface's Ethernet address. No offloads: what crosses
-/// the exchange leaves as it is.
-fn make_tap(name: &str, queues: usize, here: &Namespace, mac: [u8; 6]) -> Result<String, String> {
+fn make_tap(name: &str, queues: usize, here: &Namespace) -> Result<(), String> {
     if queues != 1 {
         // The kernel gives redirected packets to the queue of the processor that it runs on.
         return Err("a vNIC on a tap has one queue pair; remove --queues".to_owned());
     }
-    here.add_tap(name).map_err(|e| e.to_string())?;
-    let mut device = format!("tap:{name},offloads=off,mac=");
+    here.add_tap(name).map_err(|e| e.to_string())
+}
+
+/// How `ix run --nic` names the tenant's end. A tap is opened with the interface's Ethernet address
+/// `mac`, and without offloads: what crosses the exchange leaves as it is.
+fn specification(kind: VnicDevice, far: &str, mac: [u8; 6]) -> String {
+    if kind == VnicDevice::Afxdp {
+        // Without `queues=`: an elastic thread serves as many of them as it must.
+        return format!("afxdp:{far}");
+    }
+    let mut device = format!("tap:{far},offloads=off,mac=");
     for (i, byte) in mac.iter().enumerate() {
         let colon = if i == 0 { "" } else { ":" };
         let _ = write!(device, "{colon}{byte:02x}");
     }
-    Ok(device)
+    device
 }
 
 fn join(near: &str, far: &str, here: &Namespace, exchange: &mut Exchange) -> Result<(), String> {

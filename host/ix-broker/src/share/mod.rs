@@ -100,6 +100,7 @@ fn follow(change: &LinkChange, name: &mut String, share: &mut InterfaceShare) ->
             )]);
         }
         LinkChange::Up(up) if up == name => say(vec![format!("the interface {name} is up again")]),
+        LinkChange::Altered(altered) if altered == name => say(share.interface_altered()),
         LinkChange::Down(_)
         | LinkChange::Up(_)
         | LinkChange::Altered(_)

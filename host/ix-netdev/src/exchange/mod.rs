@@ -207,9 +207,27 @@ impl Exchange {
         Maps { links: &self.links, books: &self.books, limits: &self.limits }
     }
 
+    /// The interface's number.
+    pub fn ifindex(&self) -> u32 {
+        self.ifindex
+    }
+
     /// The interface's Ethernet address, which its vNICs have as well.
     pub fn mac(&self) -> [u8; 6] {
         self.mac
+    }
+
+    /// From the next packet on frames that leave through a link must have this Ethernet address,
+    /// which the interface now has.
+    pub fn set_mac(&mut self, mac: [u8; 6]) -> Result<(), OpenError> {
+        self.mac = mac;
+        let maps = Maps { links: &self.links, books: &self.books, limits: &self.limits };
+        for (near, port) in &self.ports {
+            let insns = programs::transmit(&port.filters, mac, self.ifindex, port.slot, &maps);
+            let changed = port.hung.replace(&insns);
+            changed.map_err(|e| bpf_error("change the Ethernet address of", near, e))?;
+        }
+        Ok(())
     }
 
     /// Speed of the interface, bits per second, as it reports or [`Exchange::set_link_rate`] has
