@@ -216,7 +216,7 @@ fn prepare(
     let gateways = gateways.chain(routes).collect::<Vec<_>>().join(",");
     let (numbers, congestion) = (reserved_text(reserved), config.tcp.congestion.name());
     let interfaces = settings.interfaces().join(",");
-    let shared = sharing.map(Sharing::interface).transpose()?;
+    let shared = sharing.map(Sharing::interface);
     let asked = root.is_some() || shared.is_some();
     let ports = asked.then(|| LowPorts::pair(root.map(ProgramRoot::root), shared)).transpose()?;
     let (ports, asks) = ports.unzip();

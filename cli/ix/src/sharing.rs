@@ -10,7 +10,6 @@ use ix_proto::device::NicKind;
 use ix_report::problem::{Problem, Result};
 use ix_sys::{Interface, random, say};
 use ix_wire::IpAddr;
-use std::io;
 use std::net;
 use std::sync::Arc;
 
@@ -172,11 +171,8 @@ impl Sharing {
     }
 
     /// The interface, by its present number.
-    pub fn interface(&self) -> io::Result<SharedInterface> {
-        Ok(SharedInterface {
-            index: Interface::new(&self.interface)?.index()?,
-            ports: self.ports(),
-        })
+    pub fn interface(&self) -> SharedInterface {
+        SharedInterface { index: self.ports.interface(), ports: self.ports() }
     }
 
     /// The ports, for the device.
@@ -187,15 +183,18 @@ impl Sharing {
     /// The broker's part, on this device.
     pub fn address(&self, devices: &[OpenedDevice]) -> Result<Option<SharedAddress>> {
         // With a link the device is another interface than the one whose network it is.
-        let own = || Interface::new(&self.interface).and_then(|i| i.index()).ok();
         let index = devices.iter().find_map(|device| match &device.info.kind {
             NicKind::Afxdp(bind) if self.ports.link().is_none() => Some(bind.ifindex),
-            NicKind::Afxdp(_) => own(),
+            NicKind::Afxdp(_) => Some(self.ports.interface()),
             _ => None,
         });
         let Some(index) = index else { return Ok(None) };
         let net = HostNet::new(index)
             .map_err(|e| Problem::new("cannot follow the network of Linux", e))?;
-        Ok(Some(SharedAddress::new(self.interface.clone(), self.ports(), net)))
+        // Its name may be another one than at first.
+        let links = Namespace::current().and_then(|here| here.links()).unwrap_or_default();
+        let link = links.into_iter().find(|link| link.index == index);
+        let name = link.map_or_else(|| self.interface.clone(), |link| link.name);
+        Ok(Some(SharedAddress::new(name, self.ports(), net)))
     }
 }

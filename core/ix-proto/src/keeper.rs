@@ -6,11 +6,11 @@ use ix_wire::{IpAddr, MacAddr};
 /// What a run says. The first one is [`ToKeeper::Join`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ToKeeper {
-    /// It wants to share the interface of this name, with so many elastic threads, at these
+    /// It wants to share the interface of this number, with so many elastic threads, at these
     /// addresses of Linux.
     Join {
         /// The interface.
-        name: String,
+        ifindex: u32,
         /// Queues that a link for it should have.
         threads: u32,
         /// The addresses.
@@ -19,16 +19,21 @@ pub enum ToKeeper {
     /// It has attached the program, whose descriptors come along: link, then the maps in the order
     /// of [`MAPS`].
     Own(Owned),
-    /// The addresses that it shares have changed. Answered when packets are judged by them.
-    Addresses(Vec<IpAddr>),
+    /// Linux's addresses have changed. Answered when packets are judged by them.
+    Addresses {
+        /// Those that it shares, and the groups that its sockets listen to.
+        addresses: Vec<IpAddr>,
+        /// Those that stay Linux's alone: Linux has a port there that the run has elsewhere.
+        alone: Vec<IpAddr>,
+    },
     /// It ends in order. Answered when nothing of it is left.
     Leave,
 }
 
 codec_enum!(ToKeeper {
-    0 = Join { name, threads, addresses },
+    0 = Join { ifindex, threads, addresses },
     1 = Own(owned),
-    2 = Addresses(addresses),
+    2 = Addresses { addresses, alone },
     3 = Leave,
 });
 

@@ -206,19 +206,9 @@ impl Devices {
         self.serve_address(channel).iter().for_each(|line| say!("{line}"));
     }
 
-    /// Follows the addresses that are shared with Linux. Returns a line for the user if the device
-    /// cannot.
     fn serve_address(&mut self, channel: Option<&Channel>) -> Option<String> {
         let shared = self.shared.as_mut()?;
-        if !shared.service(channel) {
-            return None;
-        }
-        let addresses = shared.addresses();
-        let sharing = |device: &&mut Device| matches!(device.opened.info.kind, NicKind::Afxdp(_));
-        let device = self.all.iter_mut().find(sharing)?;
-        let set = device.opened.set_addresses(addresses);
-        shared.say_new();
-        set.err().map(|e| e.to_string())
+        serve_address(shared, self.all.iter_mut().map(|device| &mut device.opened), channel)
     }
 
     /// Handles a change of a link of the host; returns a line for the user if the link is one of
@@ -345,6 +335,22 @@ impl Groups {
              listens to it there; end that one, or use an interface of IX's own{rest}"
         ))
     }
+}
+
+/// Follows the addresses that these devices share with Linux. Returns a line for the user if a
+/// device cannot. Without a channel the dataplane, which has not begun, is told when it begins.
+pub fn serve_address<'a>(
+    shared: &mut SharedAddress,
+    mut devices: impl Iterator<Item = &'a mut OpenedDevice>,
+    channel: Option<&Channel>,
+) -> Option<String> {
+    if !shared.service(channel) {
+        return None;
+    }
+    let device = devices.find(|device| matches!(device.info.kind, NicKind::Afxdp(_)))?;
+    let set = device.set_addresses(shared.addresses());
+    shared.say_new();
+    set.err().map(|e| e.to_string())
 }
 
 /// Tells the user which filters a network card refuses. The XDP program checks all filters in any

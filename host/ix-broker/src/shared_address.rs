@@ -33,6 +33,8 @@ pub struct SharedAddress {
     /// `None`: Linux does not tell of its firewall.
     firewall: Option<FirewallWatch>,
     waiting: VecDeque<ToImage>,
+    /// The addresses that the device was told.
+    told: Vec<net::IpAddr>,
     /// The user knows that some routes are left out.
     said_too_many: bool,
     /// And that some addresses are.
@@ -51,12 +53,15 @@ impl SharedAddress {
     pub fn new(name: String, ports: Arc<HeldPorts>, net: HostNet) -> SharedAddress {
         let firewall = FirewallWatch::new(&name).ok();
         let (waiting, said_alone) = (VecDeque::new(), Vec::new());
+        // Others may have come since.
+        let told = ports.addresses();
         let mut shared = SharedAddress {
             name,
             ports,
             net,
             firewall,
             waiting,
+            told,
             said_too_many: false,
             said_too_many_addresses: false,
             said_alone,
@@ -87,9 +92,14 @@ impl SharedAddress {
     /// When to call [`SharedAddress::service`] though nothing is readable, ms.
     pub fn service_in_ms(&self) -> Option<u64> {
         let full = (!self.waiting.is_empty()).then_some(RETRY_MS);
+        full.into_iter().chain(self.follow_in_ms()).min()
+    }
+
+    /// The same as long as there is no dataplane to tell.
+    pub fn follow_in_ms(&self) -> Option<u64> {
         let firewall = self.firewall.as_ref().and_then(FirewallWatch::due);
         let due = [self.net.due(), firewall].into_iter().flatten();
-        full.into_iter().chain(due.map(|due| due.as_millis() as u64 + 1)).min()
+        due.map(|due| due.as_millis() as u64 + 1).min()
     }
 
     /// The addresses that are shared now.
@@ -108,9 +118,9 @@ impl SharedAddress {
         self.net.has_other_mac();
     }
 
-    /// Tells the dataplane what has changed. Returns whether addresses have.
+    /// Tells the dataplane what has changed. Returns whether the device is to be told others than
+    /// before.
     pub fn service(&mut self, channel: Option<&Channel>) -> bool {
-        let before = self.ports.addresses();
         let changes = self.net.changes();
         for neighbour in changes.neighbours {
             self.tell(said(neighbour));
@@ -128,7 +138,10 @@ impl SharedAddress {
             );
         }
         self.send(channel);
-        self.ports.addresses() != before
+        let now = self.ports.addresses();
+        let are_others = now != self.told;
+        self.told = now;
+        are_others
     }
 
     /// Says which addresses are new: packets to them come to IX now.

@@ -97,6 +97,8 @@ type PortKey = (Transport, Family, u16);
 /// The ports of one interface that IX owns.
 pub struct HeldPorts {
     addresses: Mutex<Vec<IpAddr>>,
+    /// Addresses of Linux that stay its alone.
+    alone: Mutex<Vec<IpAddr>>,
     /// The interface's number, by which Linux tells its link-local addresses from others'.
     interface: AtomicU32,
     /// The program's user.
@@ -204,7 +206,7 @@ impl HeldPorts {
         start: impl Fn() -> io::Result<()>,
     ) -> Result<HeldPorts, JoinError> {
         let own: Vec<_> = addresses.iter().map(|own| (*own).into()).collect();
-        let (kept, maps) = Kept::join(name, threads, &own, start)?;
+        let (kept, maps) = Kept::join((name, interface), threads, &own, start)?;
         let owner = kept.owner();
         let mut maps = maps.into_iter();
         let mut next = || maps.next();
@@ -237,10 +239,11 @@ impl HeldPorts {
         (owner, kept): (u32, Option<Kept>),
     ) -> HeldPorts {
         let (users, addresses) = (Mutex::new(vec![user]), Mutex::new(addresses));
-        let (own_sockets, held, added) = Default::default();
+        let (own_sockets, held, added, alone) = Default::default();
         let interface = AtomicU32::new(interface);
         HeldPorts {
             addresses,
+            alone,
             interface,
             user,
             users,
@@ -304,6 +307,11 @@ impl HeldPorts {
             rest.links[usize::from(program.owned.frags)].copy()?,
         ];
         kept.own(program, copies.each_ref().map(AsFd::as_fd))
+    }
+
+    /// The interface's number.
+    pub fn interface(&self) -> u32 {
+        self.interface.load(Ordering::Relaxed)
     }
 
     /// The interface was made again and has this number.
@@ -440,6 +448,11 @@ impl HeldPorts {
         self.addresses.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// The addresses that stay Linux's alone.
+    pub fn alone(&self) -> Vec<IpAddr> {
+        self.alone.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// Follows the addresses that Linux has now. One of which it has a port that IX has elsewhere
     /// stays Linux's alone, and is returned with it.
     pub fn follow(&self, now: &[IpAddr]) -> Vec<Conflict> {
@@ -488,6 +501,8 @@ impl HeldPorts {
                 Err(conflict) => conflicts.push(conflict),
             }
         }
+        let alone = conflicts.iter().map(|conflict| conflict.address).collect();
+        *self.alone.lock().unwrap_or_else(PoisonError::into_inner) = alone;
         *self.addresses.lock().unwrap_or_else(PoisonError::into_inner) = after;
         conflicts
     }
@@ -532,7 +547,7 @@ impl HeldPorts {
         hear_nothing(transport, &socket);
         let at = match address {
             IpAddr::V6(own) if own.is_unicast_link_local() => {
-                SocketAddrV6::new(own, port, 0, self.interface.load(Ordering::Relaxed)).into()
+                SocketAddrV6::new(own, port, 0, self.interface()).into()
             }
             _ => SocketAddr::from((address, port)),
         };

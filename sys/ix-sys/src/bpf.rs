@@ -33,6 +33,8 @@ pub enum MapKind {
 pub const HELPER_MAP_LOOKUP: i32 = 1;
 /// `bpf_map_update_elem(map, key, value, flags)`.
 pub const HELPER_MAP_UPDATE: i32 = 2;
+/// `bpf_map_delete_elem(map, key)`.
+pub const HELPER_MAP_DELETE: i32 = 3;
 /// `bpf_ktime_get_ns()`.
 pub const HELPER_KTIME_NS: i32 = 5;
 /// `bpf_redirect(ifindex, flags)`.

@@ -558,8 +558,8 @@ fn a_shared_interface_may_be_renamed_go_down_and_vanish() {
     assert!(made["device"].as_str().is_some_and(|it| it.starts_with("tap:ixv-b,")), "{made}");
     let mac = [2, 0, 0, 0, 5, 2];
     namespace.set_mac(link, mac).expect("another address");
-    process.wait_for("has another Ethernet address now, and so have its vNICs", PATIENCE);
-    process.wait_for("vNIC b still has the old Ethernet address", PATIENCE);
+    process.wait_for(&format!("ix: {link} has another Ethernet address now"), PATIENCE);
+    process.wait_for("ix: vNIC b still has the old Ethernet address", PATIENCE);
     let new = told(&control, &["vnic"])["vnics"][1]["device"].to_string();
     assert!(new.contains("mac=02:00:00:00:05:02"), "{new}");
     echo(&mut stream, 1, 64);

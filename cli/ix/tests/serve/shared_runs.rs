@@ -5,11 +5,12 @@ use crate::support::command::errors;
 use crate::support::process::{Process, signal};
 use crate::support::stats::Stats;
 use crate::support::{PATIENCE, SERVICE, TestNet, eventually};
+use ix_netdev::VethEnd;
 use ix_proto::Codec;
 use ix_proto::keeper::ToKeeper;
 use ix_skip::{Need, skip};
 use std::io::{Read, Write};
-use std::net::{SocketAddrV4, TcpStream};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -334,6 +335,141 @@ fn runs_with_the_rights_of_a_service_share_an_interface() {
     is_as_before(&net);
 }
 
+/// A run whose program does not use its dataplane.
+fn start_idle(net: &TestNet, name: &str) -> Process {
+    let words = ["/usr/bin/sleep", "60"];
+    let process = net.start_shared_as(&format!("control-{name}.sock"), &[], &words).process;
+    process.wait_for("ix: shares ", PATIENCE);
+    process
+}
+
+/// Runs that know less of Linux's addresses keep none from others: one whose program does not use
+/// its dataplane yet, or never does, and one that is stopped.
+#[test]
+fn a_run_that_hears_nothing_keeps_no_address_from_others() {
+    let test = "a_run_that_hears_nothing_keeps_no_address_from_others";
+    if !std::path::Path::new(PYTHON).exists() {
+        return skip(test, Need::Program("apt-get install python3"), "no python3");
+    }
+    let Some(net) = on_linux_address(test) else { return };
+    let (idle, stopped) = (start_idle(&net, "idle"), start_idle(&net, "stopped"));
+    stopped.signal(libc::SIGSTOP);
+    let run = start(&net, 8081);
+    let reached = |last: u8| {
+        let [a, b, c, _] = SERVICE.ip().octets();
+        let own = Ipv4Addr::new(a, b, c, last);
+        net.server.add_address("ixs0", own, 16).expect("another address");
+        run.wait_for(&format!("ix: shares {own} with Linux on ixs0 now"), PATIENCE);
+        let at = SocketAddrV4::new(own, 8081).into();
+        let stream = net.client.run(|| TcpStream::connect_timeout(&at, PATIENCE));
+        let mut stream = stream.unwrap_or_else(|e| panic!("{own}: {e}"));
+        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        says(&mut stream, 1).expect("an answer");
+        own
+    };
+    let new = reached(201);
+    eventually("it is IX's", || accepted(&net, 8081) == 1);
+    idle.wait_for(&format!("ix: shares {new} with Linux on ixs0 now"), PATIENCE);
+    reached(202);
+    eventually("it is IX's", || accepted(&net, 8081) == 2);
+    stopped.signal(libc::SIGCONT);
+    stopped.wait_for(&format!("ix: shares {new} with Linux on ixs0 now"), PATIENCE);
+    for run in [idle, stopped] {
+        run.signal(libc::SIGTERM);
+        run.wait(PATIENCE);
+    }
+    run.terminate();
+    is_as_before(&net);
+}
+
+/// Addresses that appear while a run starts are shared.
+#[test]
+fn addresses_that_appear_during_the_start_are_shared() {
+    let test = "addresses_that_appear_during_the_start_are_shared";
+    if !std::path::Path::new(PYTHON).exists() {
+        return skip(test, Need::Program("apt-get install python3"), "no python3");
+    }
+    let Some(net) = on_linux_address(test) else { return };
+    let [a, b, c, _] = SERVICE.ip().octets();
+    let all: Vec<_> = (101..140).map(|last| Ipv4Addr::new(a, b, c, last)).collect();
+    let run = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for own in &all {
+                net.server.add_address("ixs0", *own, 16).expect("another address");
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        });
+        start(&net, 8081)
+    });
+    for own in all {
+        let at = SocketAddrV4::new(own, 8081);
+        let mut answer = Err(std::io::ErrorKind::TimedOut.into());
+        eventually("it is served", || {
+            answer = net.client.run(|| TcpStream::connect_timeout(&at.into(), PATIENCE));
+            answer.is_ok()
+        });
+        let mut stream = answer.expect("just made");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        says(&mut stream, 1).expect("an answer");
+    }
+    run.terminate();
+    is_as_before(&net);
+}
+
+/// The interface gets another name, and another interface its name: runs by the new name share the
+/// one, and runs by the old name the other.
+#[test]
+fn a_keeper_follows_the_name_of_its_interface() {
+    let test = "a_keeper_follows_the_name_of_its_interface";
+    if !std::path::Path::new(PYTHON).exists() {
+        return skip(test, Need::Program("apt-get install python3"), "no python3");
+    }
+    let Some(net) = on_linux_address(test) else { return };
+    let run = start(&net, 8081);
+    says(&mut connect(&net, 8081), 1).expect("an answer");
+    net.server.rename_link("ixs0", "ixs9").expect("renamed");
+    run.wait_for("ix: link ixs0 is called ixs9 now", PATIENCE);
+    let start_on = |name: &str, port: u16| {
+        let mut command = net.server.command(env!("CARGO_BIN_EXE_ix"), None);
+        command.args(["run", "--nic", name, "--domain", &crate::support::domain()]);
+        command.args([PYTHON, "-c", PROGRAM, &port.to_string()]);
+        let process = Process::start(command);
+        process.wait_for("ready", PATIENCE);
+        process
+    };
+    let second = start_on("ixs9", 8082);
+    second.wait_for("ix: another run has the queues of ixs9", PATIENCE);
+    for port in [8081, 8082] {
+        says(&mut connect(&net, port), 2).expect("an answer");
+    }
+    // Another interface, with a peer of its own.
+    let (old, far) = (VethEnd::new("ixs0"), VethEnd::new("ixc9"));
+    net.server.add_veth(&old, &net.client, &far).expect("another interface");
+    let own = Ipv4Addr::new(10, 91, 0, 1);
+    net.server.add_address("ixs0", own, 24).expect("an address");
+    net.client.add_address("ixc9", Ipv4Addr::new(10, 91, 0, 2), 24).expect("an address");
+    net.server.set_up("ixs0", true).expect("up");
+    net.client.set_up("ixc9", true).expect("up");
+    let third = start_on("ixs0", 8083);
+    let mut stream = None;
+    eventually("it is served", || {
+        let at = SocketAddrV4::new(own, 8083).into();
+        stream = net.client.run(|| TcpStream::connect_timeout(&at, PATIENCE)).ok();
+        stream.is_some()
+    });
+    says(&mut stream.expect("made"), 3).expect("an answer");
+    for port in [8081, 8082] {
+        says(&mut connect(&net, port), 4).expect("an answer");
+    }
+    assert_eq!(keepers(&net).len(), 2);
+    for run in [run, second, third] {
+        run.terminate();
+    }
+    net.server.delete_link("ixs0").expect("removed");
+    net.server.rename_link("ixs9", "ixs0").expect("renamed");
+    is_as_before(&net);
+}
+
 /// Nothing of the keeper is left.
 #[track_caller]
 fn is_as_before(net: &TestNet) {
@@ -374,6 +510,7 @@ fn runs_without_their_keeper_end_with_one_line() {
         says(&mut connect(&net, port), 7).expect("an answer");
         eventually("it is IX's", || accepted(&net, port) == 1);
     }
+    let runs = runs.into_iter().chain([start_idle(&net, "idle")]);
     let [keeper] = keepers(&net)[..] else { panic!("one keeper: {:?}", keepers(&net)) };
     signal(keeper, libc::SIGKILL);
     for run in runs {

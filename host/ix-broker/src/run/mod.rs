@@ -5,6 +5,7 @@
 //! program; `equip`: a dataplane that begins; `joining`: a process that asks to share one;
 //! `hearing`: what program and dataplane say, and how they end; `links` that change;
 //! `share_of_time`: a dataplane that is kept from its hardware thread.
+mod before;
 mod equip;
 mod hearing;
 mod joining;
@@ -206,6 +207,7 @@ impl Running {
             let timeout_ms = self.service_in_ms();
             let mut also = vec![self.watch.fd()];
             also.extend(self.devices.fds());
+            also.extend(self.setup.iter().flat_map(DataplaneSetup::fds));
             // Last, because the first ready descriptor is served, and there may be many busy
             // clients.
             also.push(self.control.fd());
@@ -266,7 +268,8 @@ impl Running {
 
     /// An error if the keeper of the shared interface has ended.
     fn needs_keeper(&self) -> Result<()> {
-        let Some(name) = self.devices.without_keeper() else { return Ok(()) };
+        let before = self.setup.as_ref().and_then(DataplaneSetup::without_keeper);
+        let Some(name) = self.devices.without_keeper().or(before) else { return Ok(()) };
         let why = "its keeper, the process that holds the XDP program for all runs, has ended";
         let what = format!("cannot share the address of Linux on {name} any more");
         Err(Problem::new(what, why).mend("start `ix run` again"))
@@ -318,7 +321,8 @@ impl Running {
 
     fn serve_devices(&mut self) {
         self.look_after_share();
-        let lines = self.devices.service(channel(&self.child, self.apart.as_ref()));
+        let mut lines = self.devices.service(channel(&self.child, self.apart.as_ref()));
+        lines.extend(self.setup.as_mut().and_then(DataplaneSetup::service));
         lines.iter().for_each(|line| say!("{line}"));
         self.commands.service(channel(&self.child, self.apart.as_ref()));
     }
@@ -350,7 +354,9 @@ impl Running {
         });
         let is_untold = self.apart.as_ref().is_some_and(Apart::is_untold);
         let waiting = (!self.waiting.is_empty() || is_untold).then_some(WAITING_MS);
-        let due = devices.into_iter().chain(self.commands.service_in_ms()).chain(control);
+        let before = self.setup.as_ref().and_then(DataplaneSetup::service_in_ms);
+        let devices = devices.into_iter().chain(before);
+        let due = devices.chain(self.commands.service_in_ms()).chain(control);
         let due = due.chain(waiting).min();
         due.map_or(-1, |ms| ms.min(i32::MAX as u64) as i32)
     }

@@ -82,8 +82,9 @@ impl Attachment {
         filters: Option<&[Filter]>,
         name: &str,
     ) -> Result<(), OpenError> {
-        if let Some(kept) = self.shared.as_ref().and_then(|ports| ports.kept()) {
-            let set = kept.set_addresses(&[addresses, &self.groups[..]].concat());
+        if let Some((ports, kept)) = self.shared.as_ref().and_then(|it| Some((it, it.kept()?))) {
+            let alone: Vec<IpAddr> = ports.alone().into_iter().map(IpAddr::from).collect();
+            let set = kept.set_addresses(&[addresses, &self.groups[..]].concat(), &alone);
             return set.map_err(|e| keeper_error(name, e));
         }
         let to = (addresses, &self.groups[..]);

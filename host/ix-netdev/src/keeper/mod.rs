@@ -8,8 +8,8 @@
 //! Linux's.
 //!
 //! The keeper is found by a socket in the abstract namespace, which belongs to the network
-//! namespace as the interface does, and goes with the process. It is started by the first run, and
-//! ends after the last.
+//! namespace as the interface does, has the interface's present name, and goes with the process. It
+//! is started by the first run, and ends after the last.
 mod serve;
 
 use crate::error::OpenError;
@@ -28,8 +28,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Longest message: a few hundred addresses.
-const MESSAGE_MAX: usize = 32 << 10;
+/// Longest message: more than a thousand addresses.
+const MESSAGE_MAX: usize = 64 << 10;
 /// Longest wait for an answer. To make a link takes tens of milliseconds, to attach a program to a
 /// network card some seconds, for which others wait.
 const ANSWER: Duration = Duration::from_secs(20);
@@ -91,15 +91,15 @@ pub(crate) struct KeptProgram {
 pub(crate) type Joined = (Kept, Vec<OwnedFd>);
 
 impl Kept {
-    /// Joins the runs that share this interface. `start` starts a keeper, if there is none.
+    /// Joins the runs that share this interface, by its name and number. `start` starts a keeper, if
+    /// there is none.
     pub(crate) fn join(
-        interface: &str,
+        (interface, ifindex): (&str, u32),
         threads: u32,
         addresses: &[IpAddr],
         start: impl Fn() -> io::Result<()>,
     ) -> Result<Joined, JoinError> {
-        let said =
-            ToKeeper::Join { name: interface.to_owned(), threads, addresses: addresses.to_vec() };
+        let said = ToKeeper::Join { ifindex, threads, addresses: addresses.to_vec() };
         let end = Instant::now() + STARTING;
         let mut has_started = false;
         loop {
@@ -161,9 +161,10 @@ impl Kept {
         Ok(())
     }
 
-    /// These are the run's addresses from the next packet on.
-    pub(crate) fn set_addresses(&self, addresses: &[IpAddr]) -> io::Result<()> {
-        self.say(&ToKeeper::Addresses(addresses.to_vec()), &[])
+    /// These are the run's addresses and groups from the next packet on; those `alone` stay Linux's.
+    pub(crate) fn set_addresses(&self, addresses: &[IpAddr], alone: &[IpAddr]) -> io::Result<()> {
+        let (addresses, alone) = (addresses.to_vec(), alone.to_vec());
+        self.say(&ToKeeper::Addresses { addresses, alone }, &[])
     }
 
     /// Ends the run's part; Linux has its ports.

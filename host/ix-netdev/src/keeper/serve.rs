@@ -15,7 +15,7 @@ use ix_sys::bpf::{self, Map, Memory, PROGRAM_XDP_FRAGS, Program, ProgramKind};
 use ix_sys::poll::{PollFd, poll};
 use ix_sys::socket::{self, receive_with_fds, send_with_fds};
 use ix_wire::IpAddr;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -36,10 +36,12 @@ const ATTACH_GENERIC: u32 = 1 << 1;
 /// Keeps the interface of this name until no run shares it any more. Ends at once if another
 /// process keeps it.
 pub fn keep(interface: &str) -> io::Result<()> {
-    let listener = match socket::listen_unix(libc::SOCK_SEQPACKET, &path_of(interface)) {
+    let listen = |interface: &str| socket::listen_unix(libc::SOCK_SEQPACKET, &path_of(interface));
+    let mut listener = match listen(interface) {
         Err(e) if e.kind() == io::ErrorKind::AddrInUse => return Ok(()),
         listener => listener?,
     };
+    let mut listens_as = interface.to_owned();
     remove_left(interface);
     let mut keeper = Keeper::new(interface);
     // Without it changes are seen later.
@@ -51,12 +53,23 @@ pub fn keep(interface: &str) -> io::Result<()> {
         let slots: Vec<u32> = keeper.runs.keys().copied().collect();
         fds.extend(watch.iter().map(|watch| PollFd::readable(&watch.fd())));
         let is_idle = slots.is_empty();
-        let wait = if is_idle { Some(IDLE) } else { keeper.has_links().then_some(LOOK) };
+        let wait = match is_idle {
+            true => Some(IDLE),
+            // A keeper that ends, or one that was started too early, has the new name.
+            false if listens_as != keeper.interface => Some(PAUSE),
+            false => keeper.has_links().then_some(LOOK),
+        };
         // After an error, which is an interruption, nothing is ready.
         let _ = poll(&mut fds, wait);
         // Whatever has changed, the interface is looked at.
         let _ = watch.as_mut().map(LinkWatch::changes);
         keeper.follow_interface();
+        if listens_as != keeper.interface
+            && let Ok(new) = listen(&keeper.interface)
+        {
+            (listener, listens_as) = (new, keeper.interface.clone());
+            continue;
+        }
         if fds[0].is_ready() {
             match socket::accept(listener.as_fd()) {
                 Ok(new) if is_one_of_us(new.as_fd()) => keeper.arrives(new),
@@ -99,10 +112,13 @@ fn near_of(ifindex: u32) -> String {
 struct Run {
     socket: OwnedFd,
     /// It waits for an answer to its first message.
-    joining: Option<(String, u32)>,
+    joining: Option<(u32, u32)>,
     /// It has been answered: its addresses count.
     has_joined: bool,
+    /// What it knows of Linux's addresses, and its groups.
     addresses: Vec<IpAddr>,
+    /// Addresses that must stay Linux's alone.
+    alone: Vec<IpAddr>,
     part: Part,
 }
 
@@ -180,8 +196,8 @@ impl Keeper {
             say(socket.as_fd(), &FromKeeper::Refused(why), &[]);
             return;
         };
-        let (joining, has_joined, addresses) = Default::default();
-        let run = Run { socket, joining, has_joined, addresses, part: Part::Nothing };
+        let (joining, has_joined, addresses, alone) = Default::default();
+        let run = Run { socket, joining, has_joined, addresses, alone, part: Part::Nothing };
         self.runs.insert(slot, run);
     }
 
@@ -197,16 +213,18 @@ impl Keeper {
             _ => (None, Vec::new()),
         };
         let answer = match message {
-            Some(ToKeeper::Join { name, threads, addresses }) => {
+            Some(ToKeeper::Join { ifindex, threads, addresses }) => {
                 if let Some(run) = self.runs.get_mut(&slot) {
-                    (run.addresses, run.joining) = (addresses, Some((name, threads)));
+                    (run.addresses, run.joining) = (addresses, Some((ifindex, threads)));
                 }
                 return self.join_waiting();
             }
             Some(ToKeeper::Own(owned)) if self.first == Some(slot) || self.has_queues(slot) => {
                 self.own(slot, owned, fds)
             }
-            Some(ToKeeper::Addresses(addresses)) => self.set_addresses(slot, addresses),
+            Some(ToKeeper::Addresses { addresses, alone }) => {
+                self.set_addresses(slot, addresses, alone)
+            }
             Some(ToKeeper::Leave) => {
                 let socket = self.ends(slot, Ports::Released);
                 // All of it is gone before the run ends.
@@ -247,10 +265,10 @@ impl Keeper {
 
     /// Gives all links the MTU and the Ethernet address of the interface, if those are others.
     fn follow_interface(&mut self) {
+        self.follow_name();
         let Some(program) = &mut self.program else { return };
         let Ok(interface) = Interface::new(&self.interface) else { return };
         let owned = &mut program.owned;
-        // Another one may have the name.
         if interface.index().ok() != Some(owned.ifindex) {
             return;
         }
@@ -281,6 +299,19 @@ impl Keeper {
         }
     }
 
+    /// The interface may have another name now, and another one its name.
+    fn follow_name(&mut self) {
+        let Some(program) = &self.program else { return };
+        let (known, ifindex) = (&self.interface, program.owned.ifindex);
+        if Interface::new(known).and_then(|it| it.index()).is_ok_and(|index| index == ifindex) {
+            return;
+        }
+        let links = Namespace::current().and_then(|here| here.links()).unwrap_or_default();
+        if let Some(link) = links.into_iter().find(|link| link.index == ifindex) {
+            self.interface = link.name;
+        }
+    }
+
     fn has_queues(&self, slot: u32) -> bool {
         self.runs.get(&slot).is_some_and(|run| matches!(run.part, Part::Queues))
     }
@@ -298,14 +329,16 @@ impl Keeper {
 
     fn join(&mut self, slot: u32) {
         let Some(run) = self.runs.get_mut(&slot) else { return };
-        let Some((name, threads)) = run.joining.take() else { return };
+        let Some((ifindex, threads)) = run.joining.take() else { return };
         run.has_joined = true;
-        if name != self.interface {
-            return say(run.socket.as_fd(), &FromKeeper::Refused("another interface".into()), &[]);
-        }
-        if self.program.is_none() {
+        let Some(program) = &self.program else {
             (self.first, run.part) = (Some(slot), Part::Queues);
             return say(run.socket.as_fd(), &FromKeeper::First { owner: slot }, &[]);
+        };
+        if ifindex != program.owned.ifindex {
+            let why = "the interface that the other runs share had this name, and has it no more; \
+                       start it again in a moment, or end those";
+            return self.refuse(slot, why.to_owned());
         }
         // Before anything of it is IX's.
         if let Err(why) = self.exchange_program() {
@@ -366,6 +399,8 @@ impl Keeper {
                 owner: slot,
                 uplink: (ifindex, mac),
                 addresses: &addresses,
+                fragments: &program.fragments,
+                fragments_v6: &program.fragments_v6,
             });
             let hung = Hung::up(link.index, &[ATTACH_GENERIC], &insns).map_err(|e| told(&e))?;
             program.links.set(slot, link.index).map_err(|e| told(&e))?;
@@ -405,23 +440,27 @@ impl Keeper {
         Ok(())
     }
 
-    fn set_addresses(&mut self, slot: u32, addresses: Vec<IpAddr>) -> Result<(), String> {
+    fn set_addresses(
+        &mut self,
+        slot: u32,
+        addresses: Vec<IpAddr>,
+        alone: Vec<IpAddr>,
+    ) -> Result<(), String> {
         if let Some(run) = self.runs.get_mut(&slot) {
-            run.addresses = addresses;
+            (run.addresses, run.alone) = (addresses, alone);
         }
         self.exchange_program()
     }
 
-    /// The addresses that all runs share, and the groups that any has: an address of which Linux
-    /// has a port that a run has elsewhere is Linux's alone.
+    /// The addresses that are shared, and the groups that any run has. An address is shared once a
+    /// run has heard of it: another one may be stopped, or hear of it later. One of which Linux has
+    /// a port that a run has elsewhere is Linux's alone.
     fn addresses(&self) -> (Vec<IpAddr>, Vec<IpAddr>) {
-        let all = || self.runs.values().filter(|run| run.has_joined).map(|run| &run.addresses);
-        let have_all = |own: &&IpAddr| !own.is_multicast() && all().all(|of| of.contains(own));
-        let own = all().next().map(|first| first.iter().filter(have_all).copied().collect());
-        let mut groups: Vec<_> = all().flatten().filter(|ip| ip.is_multicast()).copied().collect();
-        groups.sort_unstable();
-        groups.dedup();
-        (own.unwrap_or_default(), groups)
+        let runs = || self.runs.values().filter(|run| run.has_joined);
+        let all: BTreeSet<IpAddr> = runs().flat_map(|run| &run.addresses).copied().collect();
+        let alone: BTreeSet<IpAddr> = runs().flat_map(|run| &run.alone).copied().collect();
+        let (groups, own): (Vec<_>, Vec<_>) = all.into_iter().partition(|ip| ip.is_multicast());
+        (own.into_iter().filter(|own| !alone.contains(own)).collect(), groups)
     }
 
     /// Lets the programs judge by the addresses that there are now.
@@ -443,6 +482,8 @@ impl Keeper {
                     owner: *slot,
                     uplink: (program.owned.ifindex, program.owned.mac),
                     addresses: &addresses,
+                    fragments: &program.fragments,
+                    fragments_v6: &program.fragments_v6,
                 });
                 link.hung.replace(&insns).map_err(|e| format!("cannot change a link: {e}"))?;
             }

@@ -16,7 +16,9 @@ use super::program::{
 use crate::asm::{Assembler, Insn, Label, Reg, Size};
 use crate::xdp::TO_SOCKETS;
 use crate::xdp::{FAMILY_PORTS, FRAGMENT_KEY, FRAGMENT_KEY_V6, PORTS};
-use ix_sys::bpf::{HELPER_MAP_LOOKUP, HELPER_MAP_UPDATE, HELPER_REDIRECT_MAP, Map, Memory};
+use ix_sys::bpf::{
+    HELPER_MAP_DELETE, HELPER_MAP_LOOKUP, HELPER_MAP_UPDATE, HELPER_REDIRECT_MAP, Map, Memory,
+};
 use ix_wire::IpAddr;
 use std::os::fd::RawFd;
 
@@ -147,7 +149,8 @@ fn take_v4(
     (addresses, groups): (&[IpAddr], &[IpAddr]),
     (ours, pass): (Label, Label),
 ) {
-    let [found, group, whole, first, icmp, quoted, own] = std::array::from_fn(|_| a.label());
+    let [found, group, whole, first, linuxs, icmp, quoted, own] =
+        std::array::from_fn(|_| a.label());
     check_length(a, DATA, END, IPV4_END, pass);
     a.load(Size::Word, FIELD, DATA, IPV4_DESTINATION);
     jump_if_ours(a, FIELD, addresses, found);
@@ -165,25 +168,21 @@ fn take_v4(
     a.jump_zero(BITS, whole);
 
     // A fragment: the first one has no offset.
-    a.load(Size::Word, Reg::R1, DATA, SOURCE);
-    a.store(Size::Word, Reg::R10, PACKET, Reg::R1);
-    a.load(Size::Word, Reg::R1, DATA, IPV4_DESTINATION);
-    a.store(Size::Word, Reg::R10, PACKET + 4, Reg::R1);
-    a.load(Size::Half, Reg::R1, DATA, IDENTIFICATION);
-    a.mov(Reg::R2, FIELD);
-    a.shl_imm(Reg::R2, 16);
-    a.or(Reg::R1, Reg::R2);
-    a.store(Size::Word, Reg::R10, PACKET + 8, Reg::R1);
+    note_packet(a);
     a.and_imm(BITS, 0x1fff);
     a.jump_zero(BITS, first);
     lookup(a, maps.fragments.raw(), PACKET, pass);
     of_owner(a);
     a.jump(ours);
     a.place(first);
-    check_length(a, BODY, END, PORTS_END, pass);
-    unless_owned(a, (maps.owned, Family::V4), DESTINATION_PORT, pass);
+    check_length(a, BODY, END, PORTS_END, linuxs);
+    unless_owned(a, (maps.owned, Family::V4), DESTINATION_PORT, linuxs);
     remember(a, maps.fragments.raw(), PACKET);
     a.jump(ours);
+    // An earlier packet with the same number may have been IX's.
+    a.place(linuxs);
+    forget(a, maps.fragments.raw(), PACKET);
+    a.jump(pass);
 
     a.place(whole);
     a.jump_eq32(FIELD, ICMP, icmp);
@@ -209,6 +208,27 @@ fn take_v4(
     a.load(Size::Byte, FIELD, BODY, QUOTED_PROTOCOL);
     unless_owned(a, (maps.owned, Family::V4), QUOTED_PORT, pass);
     a.jump(ours);
+}
+
+/// Puts the key of the fragmented packet onto the stack; its protocol is in [`FIELD`].
+fn note_packet(a: &mut Assembler) {
+    a.load(Size::Word, Reg::R1, DATA, SOURCE);
+    a.store(Size::Word, Reg::R10, PACKET, Reg::R1);
+    a.load(Size::Word, Reg::R1, DATA, IPV4_DESTINATION);
+    a.store(Size::Word, Reg::R10, PACKET + 4, Reg::R1);
+    a.load(Size::Half, Reg::R1, DATA, IDENTIFICATION);
+    a.mov(Reg::R2, FIELD);
+    a.shl_imm(Reg::R2, 16);
+    a.or(Reg::R1, Reg::R2);
+    a.store(Size::Word, Reg::R10, PACKET + 8, Reg::R1);
+}
+
+/// Forgets the packet of this key on the stack, if it was remembered.
+fn forget(a: &mut Assembler, fragments: RawFd, key: i16) {
+    a.mov_map(Reg::R1, fragments);
+    a.mov(Reg::R2, Reg::R10);
+    a.add_imm(Reg::R2, i32::from(key));
+    a.call(HELPER_MAP_DELETE);
 }
 
 /// Remembers the packet of this key on the stack for its later fragments.
@@ -442,6 +462,8 @@ mod tests {
         assert_eq!((rig.judge(&first(2, 54)), rig.judge(&next(2))), (PASSES, PASSES));
         let of_tcp = packet(6, OWN, 0, 1, 185, &ports(9, 53));
         assert_eq!(rig.judge(&of_tcp), PASSES, "another packet with the same number");
+        // The peer's numbers come again, and this packet is Linux's.
+        assert_eq!((rig.judge(&first(1, 54)), rig.judge(&next(1))), (PASSES, PASSES));
     }
 
     #[test]

@@ -5,19 +5,23 @@ use super::super::program::{
     ETHERTYPE, ICMPV6, IPV4, IPV4_END, IPV6, IPV6_END, IPV6_NEXT_HEADER, MD_DATA, MD_DATA_END,
     MD_RX_QUEUE, check_length, jump_if_ours, jump_if_ours_v6,
 };
-use super::v6::{EXTENSION_END, INFORMATIONAL, SOURCE as SOURCE_V6};
 use super::{
-    BITS, BODY, CTX, DATA, END, FIELD, FRAGMENT, Family, ICMP, ICMP_ERRORS, PORTS_END, PROTOCOL,
-    SOURCE, XDP_DROP, body, half, owner_of,
+    BITS, BODY, CTX, DATA, DESTINATION_PORT, END, FIELD, FRAGMENT, Family, ICMP, ICMP_ERRORS,
+    PACKET, PROTOCOL, QUOTED, QUOTED_END, QUOTED_PORT, QUOTED_PROTOCOL, SOURCE, XDP_DROP, body,
+    half, lookup, note_packet, remember, unless_owned, v6,
 };
 use crate::asm::{Assembler, Insn, Label, Reg, Size};
-use ix_sys::bpf::{HELPER_REDIRECT, HELPER_REDIRECT_MAP, Map};
+use crate::xdp::{FRAGMENT_KEY, FRAGMENT_KEY_V6};
+use ix_sys::bpf::{HELPER_REDIRECT, HELPER_REDIRECT_MAP, Map, Memory};
 use ix_wire::{IpAddr, MacAddr};
+use std::os::fd::RawFd;
 
 // Offsets in the frame.
 const ETHERNET_SOURCE: i16 = 6;
 /// Where a packet comes from, behind the IP header.
 const SOURCE_PORT: i16 = 0;
+/// ICMPv6's complaint about a header (RFC 4443 section 3.4).
+const PARAMETER_PROBLEM: u32 = 4;
 
 /// The program at the far end: all packets go to the sockets.
 pub(crate) fn far(sockets: &Map) -> Vec<Insn> {
@@ -41,6 +45,10 @@ pub(crate) struct Near<'a> {
     pub uplink: (u32, MacAddr),
     /// The addresses that are shared.
     pub addresses: &'a [IpAddr],
+    /// Packets whose first fragment was IX's, with their owners.
+    pub fragments: &'a Memory<FRAGMENT_KEY>,
+    /// The same of IPv6.
+    pub fragments_v6: &'a Memory<FRAGMENT_KEY_V6>,
 }
 
 /// The program at the near end.
@@ -86,68 +94,122 @@ pub(crate) fn near(near: &Near<'_>) -> Vec<Insn> {
 }
 
 fn near_v4(a: &mut Assembler, near: &Near<'_>, (send, drop): (Label, Label)) {
-    let [own, icmp] = std::array::from_fn(|_| a.label());
+    let [own, whole, first, icmp, quoted] = std::array::from_fn(|_| a.label());
     a.load(Size::Word, FIELD, DATA, SOURCE);
     jump_if_ours(a, FIELD, near.addresses, own);
     a.jump(drop);
     a.place(own);
     body(a, drop);
-    // Behind the first fragment there are no ports.
     half(a, BITS, DATA, FRAGMENT);
     a.load(Size::Byte, FIELD, DATA, PROTOCOL);
+    a.and_imm(BITS, 0x3fff);
+    a.jump_zero(BITS, whole);
+    note_packet(a);
     a.and_imm(BITS, 0x1fff);
-    let first = a.label();
     a.jump_zero(BITS, first);
-    a.jump(send);
+    send_if_first_was(a, (near.fragments.raw(), PACKET), near.owner, (send, drop));
     a.place(first);
+    unless_sent(a, (near, Family::V4), SOURCE_PORT, drop);
+    remember(a, near.fragments.raw(), PACKET);
+    a.jump(send);
+
+    a.place(whole);
     a.jump_eq32(FIELD, ICMP, icmp);
-    send_if_owned(a, (near, Family::V4), (send, drop));
+    unless_sent(a, (near, Family::V4), SOURCE_PORT, drop);
+    a.jump(send);
+    // An error quotes a packet that the run has received.
     a.place(icmp);
-    check_length(a, BODY, END, PORTS_END, drop);
+    check_length(a, BODY, END, QUOTED_END, drop);
     a.load(Size::Byte, FIELD, BODY, 0);
-    ICMP_ERRORS.iter().for_each(|kind| a.jump_eq32(FIELD, *kind, send));
+    ICMP_ERRORS.iter().for_each(|kind| a.jump_eq32(FIELD, *kind, quoted));
     a.jump(drop);
+    a.place(quoted);
+    a.load(Size::Byte, FIELD, BODY, QUOTED);
+    a.jump_ne32(FIELD, 0x45, drop);
+    a.load(Size::Byte, FIELD, BODY, QUOTED_PROTOCOL);
+    unless_sent(a, (near, Family::V4), QUOTED_PORT + DESTINATION_PORT, drop);
+    a.jump(send);
 }
 
 fn near_v6(a: &mut Assembler, near: &Near<'_>, own: &[IpAddr], (send, drop): (Label, Label)) {
-    let [ours, whole, icmp, first] = std::array::from_fn(|_| a.label());
+    let [ours, whole, unfragmented, first, icmp] = std::array::from_fn(|_| a.label());
     check_length(a, DATA, END, IPV6_END, drop);
-    jump_if_ours_v6(a, (DATA, FIELD), SOURCE_V6, own, ours);
+    jump_if_ours_v6(a, (DATA, FIELD), v6::SOURCE, own, ours);
     a.jump(drop);
     a.place(ours);
     a.mov(BODY, DATA);
     a.add_imm(BODY, IPV6_END);
     a.load(Size::Byte, FIELD, DATA, IPV6_NEXT_HEADER);
     a.jump_ne32(FIELD, u32::from(ix_vnic::FRAGMENT), whole);
-    check_length(a, BODY, END, EXTENSION_END, drop);
-    half(a, BITS, BODY, 2);
+    check_length(a, BODY, END, v6::EXTENSION_END, drop);
+    half(a, BITS, BODY, v6::FRAGMENT_OFFSET);
+    a.and_imm(BITS, 0xfff9);
+    a.jump_zero(BITS, unfragmented);
+    v6::note_packet(a);
     a.and_imm(BITS, 0xfff8);
     a.jump_zero(BITS, first);
-    a.jump(send);
+    send_if_first_was(a, (near.fragments_v6.raw(), v6::PACKET), near.owner, (send, drop));
     a.place(first);
     a.load(Size::Byte, FIELD, BODY, 0);
-    a.add_imm(BODY, EXTENSION_END);
+    a.add_imm(BODY, v6::EXTENSION_END);
+    unless_sent(a, (near, Family::V6), SOURCE_PORT, drop);
+    remember(a, near.fragments_v6.raw(), v6::PACKET);
+    a.jump(send);
+
+    a.place(unfragmented);
+    a.load(Size::Byte, FIELD, BODY, 0);
+    a.add_imm(BODY, v6::EXTENSION_END);
     a.place(whole);
     a.jump_eq32(FIELD, ICMPV6, icmp);
-    send_if_owned(a, (near, Family::V6), (send, drop));
-    // Errors only: neighbours are Linux's.
+    unless_sent(a, (near, Family::V6), SOURCE_PORT, drop);
+    a.jump(send);
     a.place(icmp);
-    check_length(a, BODY, END, PORTS_END, drop);
+    errors_v6(a, near, (send, drop));
+}
+
+/// Sends errors about packets that the run has received, and nothing else of ICMPv6: neighbours are
+/// Linux's.
+fn errors_v6(a: &mut Assembler, near: &Near<'_>, (send, drop): (Label, Label)) {
+    let [fragment, extension] = std::array::from_fn(|_| a.label());
+    check_length(a, BODY, END, v6::QUOTED_END, drop);
     a.load(Size::Byte, FIELD, BODY, 0);
-    a.mov_imm(BITS, INFORMATIONAL);
-    a.jump_lt(FIELD, BITS, send);
+    a.mov_imm(BITS, v6::INFORMATIONAL);
+    a.jump_le(BITS, FIELD, drop);
+    a.load(Size::Byte, FIELD, BODY, v6::QUOTED_NEXT_HEADER);
+    a.jump_eq32(FIELD, u32::from(ix_vnic::FRAGMENT), fragment);
+    ix_vnic::EXTENSIONS.iter().for_each(|kind| a.jump_eq32(FIELD, u32::from(*kind), extension));
+    unless_sent(a, (near, Family::V6), v6::QUOTED_PORT + DESTINATION_PORT, drop);
+    a.jump(send);
+    a.place(fragment);
+    check_length(a, BODY, END, v6::QUOTED_END + v6::EXTENSION_END, drop);
+    a.load(Size::Byte, FIELD, BODY, v6::QUOTED_PORT);
+    let behind = v6::QUOTED_PORT + v6::EXTENSION_END as i16;
+    unless_sent(a, (near, Family::V6), behind + DESTINATION_PORT, drop);
+    a.jump(send);
+    // Of a packet with other headers only these are complained about.
+    a.place(extension);
+    a.load(Size::Byte, FIELD, BODY, 0);
+    a.jump_eq32(FIELD, PARAMETER_PROBLEM, send);
     a.jump(drop);
 }
 
-/// Sends what comes from a port of the run, and drops all else.
-fn send_if_owned(
+/// Jumps to `drop` unless the port there is the run's, whose number is then on the stack.
+fn unless_sent(a: &mut Assembler, (near, family): (&Near<'_>, Family), at: i16, drop: Label) {
+    check_length(a, BODY, END, i32::from(at) + 2, drop);
+    unless_owned(a, (near.owned, family), at, drop);
+    a.jump_ne32(FIELD, near.owner, drop);
+}
+
+/// Sends a later fragment if the run has sent the first one of its packet.
+fn send_if_first_was(
     a: &mut Assembler,
-    (near, family): (&Near<'_>, Family),
+    (fragments, key): (RawFd, i16),
+    owner: u32,
     (send, drop): (Label, Label),
 ) {
-    check_length(a, BODY, END, PORTS_END, drop);
-    owner_of(a, (near.owned, family), SOURCE_PORT, drop);
-    a.jump_eq32(FIELD, near.owner, send);
+    lookup(a, fragments, key, drop);
+    a.load(Size::Word, FIELD, Reg::R0, 0);
+    a.jump_eq32(FIELD, owner, send);
     a.jump(drop);
 }
 
@@ -168,10 +230,12 @@ mod tests {
     const TCP: u8 = 6;
     const UDP: u8 = 17;
 
+    type Maps = (Map, Memory<FRAGMENT_KEY>, Memory<FRAGMENT_KEY_V6>);
+
     /// A program for owner 3, who has TCP port 80 and UDP port 53 of both families, and 8080 of
     /// IPv4; TCP port 81 is another's.
-    fn program(test: &str) -> Option<(Program, Map)> {
-        let made = || -> std::io::Result<(Program, Map)> {
+    fn program(test: &str) -> Option<(Program, Maps)> {
+        let made = || -> std::io::Result<(Program, Maps)> {
             let owned = Map::new(MapKind::Array, c"ix_test", ALL_PORTS)?;
             for family in [0, FAMILY_PORTS] {
                 owned.set(family + 80, 3)?;
@@ -181,8 +245,17 @@ mod tests {
             owned.set(8080, 3)?;
             let addresses = [IpAddr::v4(OWN), OWN_V6.parse().expect("an address")];
             let uplink = (1, MAC);
-            let insns = near(&Near { owned: &owned, owner: 3, uplink, addresses: &addresses });
-            Ok((Program::load(ProgramKind::Xdp, c"ix_test", &insns, 0)?, owned))
+            let (fragments, v6) = (Memory::new(c"ix_test", 16)?, Memory::new(c"ix_test", 16)?);
+            let insns = near(&Near {
+                owned: &owned,
+                owner: 3,
+                uplink,
+                addresses: &addresses,
+                fragments: &fragments,
+                fragments_v6: &v6,
+            });
+            let program = Program::load(ProgramKind::Xdp, c"ix_test", &insns, 0)?;
+            Ok((program, (owned, fragments, v6)))
         };
         match made() {
             Err(e) if e.raw_os_error() == Some(libc::EPERM) => {
@@ -217,9 +290,18 @@ mod tests {
     #[test]
     fn only_what_comes_from_a_runs_own_ports_leaves() {
         let test = "only_what_comes_from_a_runs_own_ports_leaves";
-        let Some((program, _owned)) = program(test) else { return };
+        let Some((program, _maps)) = program(test) else { return };
         let judge = |frame: &[u8]| program.test_run(frame).expect("it runs");
-        let icmp = |kind: u8| [kind, 0, 0, 0, 0, 0, 0, 0];
+        // About a packet that came to this port.
+        let icmp = |kind: u8, protocol: u8, port: u16| {
+            let quoted = v4(protocol, OTHER, 0, &ports(9, port)).split_off(14);
+            [&[kind, 0, 0, 0, 0, 0, 0, 0], &quoted[..]].concat()
+        };
+        let icmp6 = |kind: u8, next: u8, body: &[u8]| {
+            let quoted = v6(next, "2001:db8::3", body).split_off(14);
+            [&[kind, 0, 0, 0, 0, 0, 0, 0], &quoted[..]].concat()
+        };
+        let head = |body: &[u8]| [&[UDP, 0, 0, 1, 0, 0, 0, 1], body].concat();
         let mut spoofed = v4(TCP, OWN, 0, &ports(80, 9));
         spoofed[7] ^= 1;
         let mut arp = v4(TCP, OWN, 0, &ports(80, 9));
@@ -233,18 +315,30 @@ mod tests {
             ("another address", v4(TCP, OTHER, 0, &ports(80, 9)), DROPPED),
             ("another Ethernet address", spoofed, DROPPED),
             ("no IP", arp, DROPPED),
-            ("a first fragment", v4(UDP, OWN, 0x2000, &ports(53, 9)), SENT),
+            ("a later fragment of another's", v4(UDP, OWN, 100, &ports(0, 0)), DROPPED),
             ("another's first fragment", v4(UDP, OWN, 0x2000, &ports(54, 9)), DROPPED),
-            ("a later fragment", v4(UDP, OWN, 100, &ports(0, 0)), SENT),
-            ("an error", v4(1, OWN, 0, &icmp(3)), SENT),
-            ("an echo request", v4(1, OWN, 0, &icmp(8)), DROPPED),
+            ("a first fragment", v4(UDP, OWN, 0x2000, &ports(53, 9)), SENT),
+            ("its later fragment", v4(UDP, OWN, 100, &ports(0, 0)), SENT),
+            ("another packet's", v4(TCP, OWN, 100, &ports(0, 0)), DROPPED),
+            ("an error", v4(1, OWN, 0, &icmp(3, TCP, 80)), SENT),
+            ("an error", v4(1, OWN, 0, &icmp(11, UDP, 53)), SENT),
+            ("an error about another's", v4(1, OWN, 0, &icmp(3, TCP, 81)), DROPPED),
+            ("an error about Linux's", v4(1, OWN, 0, &icmp(3, TCP, 22)), DROPPED),
+            ("an error about a ping", v4(1, OWN, 0, &icmp(3, 1, 80)), DROPPED),
+            ("an error without a packet", v4(1, OWN, 0, &icmp(3, TCP, 80)[..20]), DROPPED),
+            ("an echo request", v4(1, OWN, 0, &icmp(8, TCP, 80)), DROPPED),
             ("its port", v6(TCP, OWN_V6, &ports(80, 9)), SENT),
             ("another's", v6(TCP, OWN_V6, &ports(81, 9)), DROPPED),
             ("the other family's", v4(TCP, OWN, 0, &ports(8080, 9)), SENT),
             ("the other family's", v6(TCP, OWN_V6, &ports(8080, 9)), DROPPED),
             ("another address", v6(TCP, "2001:db8::3", &ports(80, 9)), DROPPED),
-            ("an error", v6(58, OWN_V6, &icmp(1)), SENT),
-            ("Neighbour Discovery", v6(58, OWN_V6, &icmp(136)), DROPPED),
+            ("an error", v6(58, OWN_V6, &icmp6(1, TCP, &ports(9, 80))), SENT),
+            ("an error about another's", v6(58, OWN_V6, &icmp6(1, TCP, &ports(9, 81))), DROPPED),
+            ("about a first fragment", v6(58, OWN_V6, &icmp6(3, 44, &head(&ports(9, 53)))), SENT),
+            ("about another's", v6(58, OWN_V6, &icmp6(3, 44, &head(&ports(9, 54)))), DROPPED),
+            ("about a header", v6(58, OWN_V6, &icmp6(4, 60, &[0; 24])), SENT),
+            ("about Linux's size", v6(58, OWN_V6, &icmp6(2, 60, &[0; 24])), DROPPED),
+            ("Neighbour Discovery", v6(58, OWN_V6, &icmp6(136, TCP, &ports(9, 80))), DROPPED),
         ] {
             assert_eq!(judge(&frame), verdict, "{what}: {frame:02x?}");
         }
@@ -252,8 +346,11 @@ mod tests {
             let head = [&[UDP, 0][..], &part.to_be_bytes(), &[0, 0, 0, 1]].concat();
             v6(44, OWN_V6, &[&head[..], &ports(port, 9)].concat())
         };
-        assert_eq!(judge(&fragment(1, 53)), SENT);
+        assert_eq!(judge(&fragment(185 << 3, 0)), DROPPED, "the first one is another's");
         assert_eq!(judge(&fragment(1, 54)), DROPPED);
+        assert_eq!(judge(&fragment(1, 53)), SENT);
         assert_eq!(judge(&fragment(185 << 3, 0)), SENT);
+        assert_eq!(judge(&fragment(0, 53)), SENT, "whole");
+        assert_eq!(judge(&fragment(0, 54)), DROPPED, "whole");
     }
 }

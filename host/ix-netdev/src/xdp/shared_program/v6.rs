@@ -4,7 +4,7 @@ use super::super::program::{
     jump_if_ours_v6,
 };
 use super::{
-    BITS, BODY, DATA, DESTINATION_PORT, END, FIELD, Family, Maps, PORTS_END, half, lookup,
+    BITS, BODY, DATA, DESTINATION_PORT, END, FIELD, Family, Maps, PORTS_END, forget, half, lookup,
     of_owner, remember, unless_owned,
 };
 use crate::asm::{Assembler, Label, Reg, Size};
@@ -17,19 +17,19 @@ pub(super) const SOURCE: i16 = 14 + 8;
 /// An extension header is at least so long, bytes.
 pub(super) const EXTENSION_END: i32 = 8;
 // Offsets in a fragment header.
-const FRAGMENT_OFFSET: i16 = 2;
+pub(super) const FRAGMENT_OFFSET: i16 = 2;
 const IDENTIFICATION: i16 = 4;
 // Behind the header of an error (RFC 4443): the packet that it quotes.
 const QUOTED: i16 = 8;
-const QUOTED_NEXT_HEADER: i16 = QUOTED + 6;
+pub(super) const QUOTED_NEXT_HEADER: i16 = QUOTED + 6;
 const QUOTED_SOURCE: i16 = QUOTED + 8;
-const QUOTED_PORT: i16 = QUOTED + 40;
-const QUOTED_END: i32 = 8 + 40 + 4;
+pub(super) const QUOTED_PORT: i16 = QUOTED + 40;
+pub(super) const QUOTED_END: i32 = 8 + 40 + 4;
 /// Types of ICMPv6 from this one on are no errors (RFC 4443 section 2.1).
 pub(super) const INFORMATIONAL: i32 = 128;
 
 // On the stack, below what IPv4 has.
-const PACKET: i16 = -64;
+pub(super) const PACKET: i16 = -64;
 const _: () = assert!(PACKET as i32 + FRAGMENT_KEY_V6 as i32 <= -28);
 /// Whether the packet is the first fragment.
 const IS_FIRST: i16 = -72;
@@ -41,7 +41,7 @@ pub(super) fn take(
     (own, groups): (&[IpAddr], &[IpAddr]),
     (ours, pass): (Label, Label),
 ) {
-    let [found, icmp, quoted] = std::array::from_fn(|_| a.label());
+    let [found, icmp, quoted, linuxs] = std::array::from_fn(|_| a.label());
     check_length(a, DATA, END, IPV6_END, pass);
     jump_if_ours_v6(a, (DATA, FIELD), IPV6_DESTINATION, own, found);
     jump_if_ours_v6(a, (DATA, FIELD), IPV6_DESTINATION, groups, found);
@@ -55,19 +55,25 @@ pub(super) fn take(
     a.load(Size::Byte, FIELD, DATA, IPV6_NEXT_HEADER);
     skip_extensions(a, maps, (ours, pass));
     a.jump_eq32(FIELD, ICMPV6, icmp);
-    check_length(a, BODY, END, PORTS_END, pass);
-    unless_owned(a, (maps.owned, Family::V6), DESTINATION_PORT, pass);
+    check_length(a, BODY, END, PORTS_END, linuxs);
+    unless_owned(a, (maps.owned, Family::V6), DESTINATION_PORT, linuxs);
     a.load(Size::Double, FIELD, Reg::R10, IS_FIRST);
     a.jump_zero(FIELD, ours);
     remember(a, maps.fragments_v6.raw(), PACKET);
     a.jump(ours);
+    // An earlier packet with the same number may have been IX's.
+    a.place(linuxs);
+    a.load(Size::Double, FIELD, Reg::R10, IS_FIRST);
+    a.jump_zero(FIELD, pass);
+    forget(a, maps.fragments_v6.raw(), PACKET);
+    a.jump(pass);
 
     // An error quotes a packet that we have sent. What IX sends has no extension headers.
     a.place(icmp);
-    check_length(a, BODY, END, QUOTED_END, pass);
+    check_length(a, BODY, END, QUOTED_END, linuxs);
     a.load(Size::Byte, FIELD, BODY, 0);
     a.mov_imm(BITS, INFORMATIONAL);
-    a.jump_le(BITS, FIELD, pass);
+    a.jump_le(BITS, FIELD, linuxs);
     jump_if_ours_v6(a, (BODY, FIELD), QUOTED_SOURCE, own, quoted);
     a.jump(pass);
     a.place(quoted);
@@ -114,13 +120,7 @@ fn fragment_of(a: &mut Assembler, maps: &Maps<'_>, (ours, pass): (Label, Label))
     // The offset, and whether more follow.
     a.and_imm(BITS, 0xfff9);
     a.jump_zero(BITS, whole);
-    // Source and destination.
-    for word in 0..8 {
-        a.load(Size::Word, Reg::R1, DATA, SOURCE + 4 * word);
-        a.store(Size::Word, Reg::R10, PACKET + 4 * word, Reg::R1);
-    }
-    a.load(Size::Word, Reg::R1, BODY, IDENTIFICATION);
-    a.store(Size::Word, Reg::R10, PACKET + 32, Reg::R1);
+    note_packet(a);
     a.and_imm(BITS, 0xfff8);
     a.jump_zero(BITS, first);
     lookup(a, maps.fragments_v6.raw(), PACKET, pass);
@@ -130,6 +130,17 @@ fn fragment_of(a: &mut Assembler, maps: &Maps<'_>, (ours, pass): (Label, Label))
     a.mov_imm(Reg::R1, 1);
     a.store(Size::Double, Reg::R10, IS_FIRST, Reg::R1);
     a.place(whole);
+}
+
+/// Puts the key of the packet onto the stack whose fragment header [`BODY`] points to.
+pub(super) fn note_packet(a: &mut Assembler) {
+    // Source and destination.
+    for word in 0..8 {
+        a.load(Size::Word, Reg::R1, DATA, SOURCE + 4 * word);
+        a.store(Size::Word, Reg::R10, PACKET + 4 * word, Reg::R1);
+    }
+    a.load(Size::Word, Reg::R1, BODY, IDENTIFICATION);
+    a.store(Size::Word, Reg::R10, PACKET + 32, Reg::R1);
 }
 
 const _: () = assert!(IPV6_END == ETHERNET_END + 40);
@@ -216,6 +227,15 @@ mod tests {
         assert_eq!(rig.judge(&next(1)), OURS);
         assert_eq!(rig.judge(&fragment(2, 1, &ports(9, 54))), PASSES);
         assert_eq!(rig.judge(&next(2)), PASSES);
+        // The peer's numbers come again, and these packets are Linux's.
+        assert_eq!(
+            (rig.judge(&fragment(1, 1, &ports(9, 54))), rig.judge(&next(1))),
+            (PASSES, PASSES)
+        );
+        assert_eq!((rig.judge(&fragment(1, 1, &ports(9, 53))), rig.judge(&next(1))), (OURS, OURS));
+        let head = [&[58, 0][..], &1u16.to_be_bytes(), &1u32.to_be_bytes()].concat();
+        let ping = packet(FRAGMENT, PEER, OWN, &[&head[..], &[128, 0, 0, 0], &[0; 44]].concat());
+        assert_eq!((rig.judge(&ping), rig.judge(&next(1))), (PASSES, PASSES));
         // A whole packet with a fragment header is remembered for none.
         assert_eq!(rig.judge(&fragment(3, 0, &ports(9, 53))), OURS);
         assert_eq!(rig.judge(&next(3)), PASSES);
