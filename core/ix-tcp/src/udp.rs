@@ -2,12 +2,13 @@
 use crate::groups::Filter;
 use crate::ports::Looks;
 use core::fmt;
+use core::ops::RangeInclusive;
 use ix_wire::IpAddr;
 use std::collections::BTreeMap;
 
 /// The range of ephemeral ports (RFC 6056 section 3.2 recommends all above 1023; the lower half is
 /// left to services).
-pub const EPHEMERAL_PORTS: core::ops::RangeInclusive<u16> = 32_768..=65_535;
+pub const EPHEMERAL_PORTS: RangeInclusive<u16> = 32_768..=65_535;
 
 const SLOTS_MAX: usize = 1 << 16;
 
@@ -233,18 +234,18 @@ impl UdpTable {
         Ok(id)
     }
 
-    /// Binds a socket to a free port that `accept` accepts (one whose datagrams arrive at this
-    /// thread), starting at a random one (RFC 6056 section 3.3.1). Looks at as many as `looks`
-    /// allow.
+    /// Binds a socket to a free port of `ports` that `accept` accepts (one whose datagrams arrive
+    /// at this thread), starting at a random one (RFC 6056 section 3.3.1). Looks at as many as
+    /// `looks` allow.
     pub fn bind_ephemeral(
         &mut self,
         addr: IpAddr,
         cookie: u64,
-        random: u32,
+        (ports, random): (RangeInclusive<u16>, u32),
         looks: &mut Looks,
         accept: impl Fn(u16) -> bool,
     ) -> Result<(UdpSocketId, u16), BindError> {
-        let (first, last) = EPHEMERAL_PORTS.into_inner();
+        let (first, last) = ports.into_inner();
         let count = u32::from(last - first) + 1;
         let most = looks.most().min(count);
         let port_at = |step: u32| first + (random.wrapping_add(step) % count) as u16;
@@ -500,17 +501,28 @@ mod tests {
     fn ephemeral_ports_are_random_free_and_accepted() {
         let mut table = UdpTable::new();
         let even = |port: u16| port.is_multiple_of(2);
-        let (_, first) = table.bind_ephemeral(A, 1, 12_345, &mut all(), even).unwrap();
+        let (_, first) =
+            table.bind_ephemeral(A, 1, (EPHEMERAL_PORTS, 12_345), &mut all(), even).unwrap();
         assert_eq!(first, 32_768 + 12_346);
-        let (_, second) = table.bind_ephemeral(A, 1, 12_345, &mut all(), even).unwrap();
+        let (_, second) =
+            table.bind_ephemeral(A, 1, (EPHEMERAL_PORTS, 12_345), &mut all(), even).unwrap();
         assert_eq!(second, first + 2);
         // The same port of another address is free.
-        assert_eq!(table.bind_ephemeral(B, 1, 12_345, &mut all(), even).unwrap().1, first);
-        assert_eq!(table.bind_ephemeral(A, 1, 7, &mut all(), |_| false), Err(BindError::NoPort));
+        assert_eq!(
+            table.bind_ephemeral(B, 1, (EPHEMERAL_PORTS, 12_345), &mut all(), even).unwrap().1,
+            first
+        );
+        assert_eq!(
+            table.bind_ephemeral(A, 1, (EPHEMERAL_PORTS, 7), &mut all(), |_| false),
+            Err(BindError::NoPort)
+        );
         // The last one is found, wherever the search begins.
-        let (_, last) = table.bind_ephemeral(A, 1, 0, &mut all(), |port| port == 65_535).unwrap();
+        let (_, last) = table
+            .bind_ephemeral(A, 1, (EPHEMERAL_PORTS, 0), &mut all(), |port| port == 65_535)
+            .unwrap();
         assert_eq!(last, 65_535);
-        let again = table.bind_ephemeral(A, 1, 99, &mut all(), |port| port == 65_535);
+        let again =
+            table.bind_ephemeral(A, 1, (EPHEMERAL_PORTS, 99), &mut all(), |port| port == 65_535);
         assert_eq!(again, Err(BindError::NoPort));
     }
 
@@ -519,7 +531,7 @@ mod tests {
         let (mut table, mut looks) = (UdpTable::new(), Looks::new(50_000, 16));
         let asked = std::cell::Cell::new(0);
         for random in 0..2000 {
-            let none = table.bind_ephemeral(A, 1, random, &mut looks, |_| {
+            let none = table.bind_ephemeral(A, 1, (EPHEMERAL_PORTS, random), &mut looks, |_| {
                 asked.set(asked.get() + 1);
                 false
             });

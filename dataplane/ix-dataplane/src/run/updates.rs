@@ -33,7 +33,7 @@ impl Io {
                     continue;
                 }
                 FromBroker::Claimed { port, refused } => {
-                    shared.claims.heard(port, refused);
+                    shared.claims.heard(port, refused, now_us);
                     continue;
                 }
                 FromBroker::Outgoing(first, last) => {

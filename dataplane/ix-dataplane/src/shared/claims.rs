@@ -9,22 +9,30 @@
 //! the last flow of a port ends; never for a packet.
 use crate::broker::UpdateSource;
 use crate::config::Config;
-use crate::shared::outgoing::Outgoing;
+use crate::shared::outgoing::{LOOK_US, Outgoing};
 use ix_abi::CallError;
 use ix_proto::{ClaimRefused, FromImage, SharedPort};
+use ix_tcp::udp::EPHEMERAL_PORTS;
 use ix_wire::IpAddr;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::ops::RangeInclusive;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A claim that was not answered for so long is made again, µs: the channel may have been full.
 const AGAIN_US: u64 = 500_000;
+/// An answer that none has come for after so long is for a process that has ended, µs.
+const FORGOTTEN_US: u64 = 2_000_000;
+/// All answers have been heard by those that asked.
+const NONE: u64 = u64::MAX;
 
 /// The claims of a dataplane.
 pub struct Claims {
     /// Reserved for outgoing connections; none: the addresses are IX's own, and so are all ports.
     outgoing: Option<Outgoing>,
     ports: Mutex<Ports>,
+    /// When the oldest answer came that may be forgotten, µs, or [`NONE`].
+    unheard_us: AtomicU64,
     /// Flows of each local port of TCP.
     flows: Box<[AtomicU32]>,
 }
@@ -51,6 +59,8 @@ struct Claim {
     state: State,
     /// Listeners or sockets.
     users: u32,
+    /// When the answer came, µs, until a user does; or [`NONE`].
+    unheard_us: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -74,6 +84,7 @@ impl Claims {
         Claims {
             outgoing: config.shares_address.then(|| Outgoing::new(config.local_ports)),
             ports: Mutex::default(),
+            unheard_us: AtomicU64::new(NONE),
             flows: (0..count).map(|_| AtomicU32::new(0)).collect(),
         }
     }
@@ -83,9 +94,12 @@ impl Claims {
         self.outgoing.as_ref().is_none_or(|outgoing| outgoing.is_in_block(port))
     }
 
-    /// A port that a UDP socket without one may get.
-    pub(crate) fn may_choose(&self, port: u16) -> bool {
-        self.is_free_of_claims(port)
+    /// The ports of which a UDP socket without one gets one.
+    pub(crate) fn datagram_ports(&self) -> RangeInclusive<u16> {
+        match &self.outgoing {
+            Some(outgoing) => outgoing.block(),
+            None => EPHEMERAL_PORTS,
+        }
     }
 
     /// Ports of outgoing connections, where not all are IX's.
@@ -110,9 +124,13 @@ impl Claims {
         self.outgoing.as_ref().is_some_and(|outgoing| outgoing.is_added(port))
     }
 
-    /// Gives back ports of outgoing connections that no flow has. To be called now and then.
+    /// Gives back ports of outgoing connections that no flow has, and claimed ones whose asker is
+    /// gone. To be called now and then.
     #[inline]
     pub(crate) fn look_for_unused(&self, source: &Source, now_us: u64) {
+        if self.forgets_us().is_some_and(|due_us| due_us <= now_us) {
+            self.forget_unheard(source, now_us);
+        }
         if let Some(outgoing) = &self.outgoing
             && outgoing.version() != 0
         {
@@ -122,7 +140,10 @@ impl Claims {
 
     /// When to look for them again though nothing else is due.
     pub(crate) fn look_again_us(&self, now_us: u64) -> Option<u64> {
-        self.outgoing.as_ref().filter(|outgoing| outgoing.version() != 0)?.look_again_us(now_us)
+        let added = self.outgoing.as_ref().filter(|outgoing| outgoing.version() != 0);
+        let added_us = added.and_then(|outgoing| outgoing.look_again_us(now_us));
+        let forgets_us = self.forgets_us().map(|due_us| due_us.max(now_us + LOOK_US));
+        added_us.into_iter().chain(forgets_us).min()
     }
 
     #[cold]
@@ -158,7 +179,8 @@ impl Claims {
                 Some(State::Refused(why)) => refused = Some(why),
                 Some(State::Asked(at_us)) if now_us < at_us + AGAIN_US => waits = true,
                 Some(State::Asked(_)) | None => {
-                    ports.insert(port, Claim { state: State::Asked(now_us), users: 0 });
+                    let state = State::Asked(now_us);
+                    ports.insert(port, Claim { state, users: 0, unheard_us: NONE });
                     say(&mut source, &FromImage::Claim(port));
                     waits = true;
                 }
@@ -170,7 +192,9 @@ impl Claims {
         }
         let Some(why) = refused else {
             for port in at.ports() {
-                ports.entry(port).and_modify(|claim| claim.users += 1);
+                if let Some(claim) = ports.get_mut(&port) {
+                    (claim.users, claim.unheard_us) = (claim.users + 1, NONE);
+                }
             }
             return Ok(());
         };
@@ -208,13 +232,43 @@ impl Claims {
     }
 
     /// The broker's answer.
-    pub(crate) fn heard(&self, port: SharedPort, refused: Option<ClaimRefused>) {
+    pub(crate) fn heard(&self, port: SharedPort, refused: Option<ClaimRefused>, now_us: u64) {
         let mut ports = self.ports.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(claim) = ports.get_mut(&port)
             && matches!(claim.state, State::Asked(_))
         {
             claim.state = refused.map_or(State::Held, State::Refused);
+            if claim.users == 0 {
+                claim.unheard_us = now_us;
+                self.unheard_us.fetch_min(now_us, Ordering::Relaxed);
+            }
         }
+    }
+
+    /// Gives up the answers that none has come for: the process that asked was killed before it
+    /// could call again.
+    #[cold]
+    fn forget_unheard(&self, source: &Source, now_us: u64) {
+        let (mut source, mut ports) = self.lock(source);
+        let is_unheard = |claim: &Claim| claim.unheard_us.saturating_add(FORGOTTEN_US) <= now_us;
+        let unheard = ports.iter().filter(|(_, claim)| is_unheard(claim)).map(|(port, _)| *port);
+        for port in unheard.collect::<Vec<_>>() {
+            if let Some(claim) = ports.get_mut(&port) {
+                claim.unheard_us = NONE;
+            }
+            if ports.get(&port).is_some_and(|claim| matches!(claim.state, State::Refused(_))) {
+                ports.remove(&port);
+            }
+            self.release_unused(&mut source, &mut ports, port);
+        }
+        let left = ports.values().map(|claim| claim.unheard_us).min().unwrap_or(NONE);
+        self.unheard_us.store(left, Ordering::Relaxed);
+    }
+
+    /// When [`Claims::forget_unheard`] has something to do, µs.
+    fn forgets_us(&self) -> Option<u64> {
+        let oldest_us = self.unheard_us.load(Ordering::Relaxed);
+        (oldest_us != NONE).then_some(oldest_us.saturating_add(FORGOTTEN_US))
     }
 
     /// A flow of a local port of TCP begins.
@@ -323,7 +377,7 @@ mod tests {
         assert_eq!(heard(), [FromImage::Claim(WEB)]);
         assert_eq!(claims.enter(&source, AT, AGAIN_US), Err(CallError::Again));
         assert_eq!(heard(), [FromImage::Claim(WEB)], "it may have been lost");
-        claims.heard(WEB, None);
+        claims.heard(WEB, None, 0);
         assert_eq!(claims.enter(&source, AT, 2), Ok(()));
         assert_eq!(claims.enter(&source, AT, 2), Ok(()));
         claims.flow_begins(80);
@@ -334,13 +388,13 @@ mod tests {
         assert_eq!(heard(), [FromImage::Release(WEB)]);
         // Linux has it now.
         assert_eq!(claims.enter(&source, AT, 3), Err(CallError::Again));
-        claims.heard(WEB, Some(ClaimRefused::InUse));
+        claims.heard(WEB, Some(ClaimRefused::InUse), 0);
         assert_eq!(claims.enter(&source, AT, 4), Err(CallError::InUse));
         assert_eq!(claims.enter(&source, AT, 5), Err(CallError::Again), "asked anew");
         // The block is IX's from the start.
         let outgoing = PortAt { number: 40_001, ..AT };
         assert_eq!(claims.enter(&source, outgoing, 6), Ok(()));
-        assert!(claims.may_choose(40_063) && !claims.may_choose(40_064));
+        assert_eq!(claims.datagram_ports(), 40_000..=40_063);
     }
 
     #[test]
@@ -357,7 +411,7 @@ mod tests {
         outgoing.heard((50_000, 50_063), 2);
         assert_eq!(outgoing.all(), [(40_000, 40_063), (50_000, 50_063)]);
         assert!(claims.is_still_outgoing(50_063) && !claims.is_still_outgoing(50_064));
-        assert!(!claims.may_choose(50_000), "UDP has those of the block");
+        assert!(!claims.datagram_ports().contains(&50_000), "UDP has those of the block");
         assert!(claims.want_more(&source, 3));
         assert_eq!(heard(), [FromImage::WantPorts { count: 128 }], "as many again");
         outgoing.heard((0, 0), 4);
@@ -391,12 +445,12 @@ mod tests {
         // Linux has the port of IPv4: that of IPv6 can be had.
         assert_eq!(claims.enter(&source, v6, 0), again);
         assert_eq!(heard(), [FromImage::Claim(WEB_V6)]);
-        claims.heard(WEB_V6, None);
+        claims.heard(WEB_V6, None, 0);
         assert_eq!(claims.enter(&source, v6, 1), Ok(()));
         // Both cannot, and what IX has stays.
         assert_eq!(claims.enter(&source, any, 2), again);
         assert_eq!(heard(), [FromImage::Claim(WEB)]);
-        claims.heard(WEB, Some(ClaimRefused::InUse));
+        claims.heard(WEB, Some(ClaimRefused::InUse), 0);
         assert_eq!(claims.enter(&source, any, 3), in_use);
         assert_eq!(heard(), []);
         claims.leave(&source, v6);
@@ -404,16 +458,16 @@ mod tests {
         // One of both is answered later, and is given back.
         assert_eq!(claims.enter(&source, any, 4), again);
         assert_eq!(heard(), [FromImage::Claim(WEB), FromImage::Claim(WEB_V6)]);
-        claims.heard(WEB, Some(ClaimRefused::InUse));
+        claims.heard(WEB, Some(ClaimRefused::InUse), 0);
         assert_eq!(claims.enter(&source, any, 5), again, "not all is known");
-        claims.heard(WEB_V6, None);
+        claims.heard(WEB_V6, None, 0);
         assert_eq!(claims.enter(&source, any, 6), in_use);
         assert_eq!(heard(), [FromImage::Release(WEB_V6)]);
         // Linux has let go of it.
         assert_eq!(claims.enter(&source, any, 7), again);
         assert_eq!(heard(), [FromImage::Claim(WEB), FromImage::Claim(WEB_V6)]);
-        claims.heard(WEB, None);
-        claims.heard(WEB_V6, None);
+        claims.heard(WEB, None, 0);
+        claims.heard(WEB_V6, None, 0);
         assert_eq!(claims.enter(&source, any, 8), Ok(()));
         claims.flow_begins(80);
         claims.leave(&source, any);
@@ -426,10 +480,50 @@ mod tests {
         assert_eq!(heard(), [FromImage::Claim(WEB_V6)]);
     }
 
+    /// The process that asked is killed before it hears the answer.
+    #[test]
+    fn a_port_whose_asker_is_gone_is_released() {
+        let said: Arc<Mutex<Vec<FromImage>>> = Arc::default();
+        let source: Source = Mutex::new(Some(Box::new(Broker(said.clone()))));
+        let config =
+            Config { shares_address: true, local_ports: (40_000, 40_063), ..Config::default() };
+        let claims = Claims::new(&config);
+        let heard = || std::mem::take(&mut *said.lock().unwrap());
+        let other = PortAt { number: 81, ..AT };
+        let other_port = SharedPort { number: 81, ..WEB };
+        let udp = PortAt { udp: true, ..AT };
+        let udp_port = SharedPort { udp: true, ..WEB };
+        for at in [AT, other, udp] {
+            assert_eq!(claims.enter(&source, at, 0), Err(CallError::Again));
+        }
+        assert_eq!(claims.look_again_us(5), None, "the broker has not answered");
+        claims.heard(WEB, None, 10);
+        claims.heard(other_port, None, 20);
+        claims.heard(udp_port, Some(ClaimRefused::InUse), 30);
+        assert_eq!(heard().len(), 3);
+        // The second one is there still, and so is its listener.
+        assert_eq!(claims.enter(&source, other, 40), Ok(()));
+        assert_eq!(claims.look_again_us(40), Some(10 + FORGOTTEN_US));
+        claims.look_for_unused(&source, 9 + FORGOTTEN_US);
+        assert_eq!(heard(), []);
+        claims.look_for_unused(&source, 10 + FORGOTTEN_US);
+        assert_eq!(heard(), [FromImage::Release(WEB)]);
+        assert_eq!(claims.look_again_us(40), Some(30 + FORGOTTEN_US));
+        claims.look_for_unused(&source, 30 + FORGOTTEN_US);
+        assert_eq!((heard(), claims.look_again_us(40)), (vec![], None));
+        // Linux may have let go of it meanwhile.
+        assert_eq!(claims.enter(&source, udp, 50), Err(CallError::Again));
+        assert_eq!(heard(), [FromImage::Claim(udp_port)]);
+        claims.leave(&source, other);
+        assert_eq!(heard(), [FromImage::Release(other_port)]);
+        // An asker that is only slow asks anew.
+        assert_eq!(claims.enter(&source, AT, 60), Err(CallError::Again));
+    }
+
     #[test]
     fn ports_of_own_addresses_need_no_claims() {
         let claims = Claims::new(&Config::default());
         assert_eq!(claims.enter(&Mutex::new(None), AT, 0), Ok(()));
-        assert!(claims.may_choose(9));
+        assert_eq!(claims.datagram_ports(), EPHEMERAL_PORTS);
     }
 }

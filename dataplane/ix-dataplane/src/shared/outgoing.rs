@@ -6,6 +6,7 @@
 use super::claims::say;
 use crate::broker::UpdateSource;
 use ix_proto::FromImage;
+use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -15,8 +16,8 @@ const AGAIN_US: u64 = 500_000;
 const REFUSED_US: u64 = 1_000_000;
 /// A range is kept for so long at least, µs: it takes many system calls to get.
 const KEPT_US: u64 = 10_000_000;
-/// Time between two looks for such ranges while nothing else happens, µs.
-const LOOK_US: u64 = 1_000_000;
+/// Time between two looks for what is unused while nothing else happens, µs.
+pub(super) const LOOK_US: u64 = 1_000_000;
 /// Ports in a word of [`Outgoing::added`].
 const WORD: usize = u64::BITS as usize;
 
@@ -47,9 +48,14 @@ impl Outgoing {
         Outgoing { block, added, version: AtomicU64::new(0), ranges: Mutex::default() }
     }
 
-    /// Whether a port is in the block, which stays.
+    /// The block, which stays.
+    pub fn block(&self) -> RangeInclusive<u16> {
+        self.block.0..=self.block.1
+    }
+
+    /// Whether a port is in the block.
     pub fn is_in_block(&self, port: u16) -> bool {
-        (self.block.0..=self.block.1).contains(&port)
+        self.block().contains(&port)
     }
 
     /// Whether a port was added to the block.

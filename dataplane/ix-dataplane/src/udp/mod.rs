@@ -178,8 +178,8 @@ pub(crate) fn bind(
     may_bind(cx, addr)?;
     let claims = &cx.shared.claims;
     let bound = if port == 0 {
-        let is_free = |port| !is_taken(port) && claims.may_choose(port);
-        let found = sockets.bind_ephemeral(addr, cookie, random, looks, is_free);
+        let from = (claims.datagram_ports(), random);
+        let found = sockets.bind_ephemeral(addr, cookie, from, looks, |port| !is_taken(port));
         found.map(|(id, _)| id)
     } else if is_taken(port) {
         return Err(CallError::InUse);
