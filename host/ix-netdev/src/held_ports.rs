@@ -3,6 +3,10 @@
 //! Behind each owned port stands a bound socket of Linux: so a port that Linux has already is
 //! refused, and nobody else gets one that IX has. The kernel closes the sockets whatever happens to
 //! this process, and removes the XDP program with its link: then Linux has the ports again.
+mod outgoing;
+mod own_sockets;
+
+use self::own_sockets::OwnSockets;
 use crate::keeper::{JoinError, Kept, KeptProgram};
 use crate::listeners;
 use crate::xdp::{
@@ -12,20 +16,16 @@ use ix_sys::bpf::{Map, MapKind, Memory};
 use ix_sys::limits::{self, Resource};
 use ix_sys::socket::{self, bind_inet, connect_inet, set_option};
 use ix_sys::{Error, process};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, SocketAddrV6, TcpStream};
+use std::net::{IpAddr, Shutdown, SocketAddr, SocketAddrV6, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Packets whose later fragments are under way, at most.
 const FRAGMENTED: u32 = 4096;
-/// Linux's range of ports for connections of its own.
-const LOCAL_PORTS: &str = "/proc/sys/net/ipv4/ip_local_port_range";
-/// The same where it says nothing.
-const LOCAL_PORTS_DEFAULT: (u16, u16) = (32_768, 60_999);
 /// First port that everybody may bind.
 const UNPRIVILEGED: &str = "/proc/sys/net/ipv4/ip_unprivileged_port_start";
 
@@ -33,15 +33,11 @@ const UNPRIVILEGED: &str = "/proc/sys/net/ipv4/ip_unprivileged_port_start";
 const NO_MAP: &str = "cannot make a BPF map for ports";
 /// The owner of ports where there is no keeper.
 const ALONE: u32 = 1;
-/// Ports that are added to those for outgoing connections at once.
-const ADDED_AT_ONCE: u16 = 64;
 /// Most users that a program has been.
 const USERS_MAX: usize = 16;
 /// Descriptors that this process keeps for everything else, however many ports a program takes; of
 /// a low limit, half.
 const OTHER_DESCRIPTORS: u64 = 256;
-/// Most sockets of the program on Linux that are known.
-const SOCKETS_MAX: usize = 65_536;
 
 /// A protocol with ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -105,9 +101,9 @@ pub struct HeldPorts {
     user: u32,
     /// Whose sockets may share a port with ours: the program's user, and those that it has become.
     users: Mutex<Vec<u32>>,
-    /// File numbers of the program's sockets on Linux, through which it hears the host itself.
-    /// None: they are not told, so nobody's are known.
-    own_sockets: Mutex<Option<BTreeSet<u64>>>,
+    /// The program's sockets on Linux, through which it hears the host itself. None: it has none
+    /// that should share a port with IX.
+    own_sockets: Mutex<Option<OwnSockets>>,
     /// The maps of the XDP program; where the run has a link only the first one is there.
     owned: Map,
     rest: Option<Rest>,
@@ -153,17 +149,17 @@ struct Held {
     /// For each address one, or one for all that there are and will be, which is that of both
     /// families.
     sockets: Vec<(Option<IpAddr>, OwnedFd)>,
-    /// Sockets of the program's users may share it.
-    shares: bool,
+    /// It is held at the addresses that are shared, not at all that there are.
+    follows: bool,
 }
 
-/// Beside whom a port of the program is held.
+/// Beside what a port of the program is held.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum How {
-    /// Sockets of the program's users.
-    Shares,
-    /// The same, and ended connections (`SO_REUSEADDR`).
-    Reuses,
+struct How {
+    /// Sockets of the program's users (`SO_REUSEPORT`).
+    shares: bool,
+    /// Ended connections (`SO_REUSEADDR`).
+    reuses: bool,
 }
 
 /// An address of which Linux has a port that IX has elsewhere.
@@ -329,29 +325,29 @@ impl HeldPorts {
     }
 
     /// From now on each socket of the program on Linux that may share a port is told
-    /// ([`HeldPorts::is_programs`]): so others are known as well.
+    /// ([`HeldPorts::is_programs`]): so others are known as well. Without this no socket of Linux
+    /// shares a port with IX.
     pub fn expect_sockets(&self) {
-        let mut own = self.own_sockets.lock().unwrap_or_else(PoisonError::into_inner);
-        own.get_or_insert_default();
+        self.own_sockets().get_or_insert_default();
     }
 
     /// This is the number of the file of a socket of the program on Linux.
     pub fn is_programs(&self, socket: u64) {
-        let mut own = self.own_sockets.lock().unwrap_or_else(PoisonError::into_inner);
-        let own = own.get_or_insert_default();
-        if own.len() >= SOCKETS_MAX {
-            own.clear();
-        }
-        own.insert(socket);
+        self.own_sockets().get_or_insert_default().insert(socket);
     }
 
-    /// Whether somebody else listens on Linux at a port that both could share: a service of the
-    /// same user, which would hear nothing from other hosts any more.
-    fn is_anothers(&self, family: Family, port: u16) -> bool {
-        let own = self.own_sockets.lock().unwrap_or_else(PoisonError::into_inner);
+    fn own_sockets(&self) -> MutexGuard<'_, Option<OwnSockets>> {
+        self.own_sockets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a socket of Linux that is not the program's hears a port that both could share: a
+    /// service of the same user, which would hear nothing from other hosts any more.
+    fn is_anothers(&self, (transport, family, port): PortKey) -> bool {
+        let own = self.own_sockets();
+        // Else nothing shares a port with the holder.
         let Some(own) = own.as_ref() else { return false };
-        let found = listeners::at(port, &self.addresses_of(family));
-        found.is_ok_and(|found| found.iter().any(|socket| !own.contains(socket)))
+        let found = listeners::at(transport, port, &self.addresses_of(family));
+        found.is_ok_and(|found| found.iter().any(|socket| !own.has(*socket)))
     }
 
     fn addresses_of(&self, family: Family) -> Vec<IpAddr> {
@@ -375,20 +371,19 @@ impl HeldPorts {
         if held.contains_key(&port_key) {
             return Ok(());
         }
-        let is_tcp = transport == Transport::Tcp;
         self.is_free(transport, family, port)?;
         let addresses = self.addresses_of(family);
         has_room(&held, addresses.len())?;
-        let bound = self.bind_all((transport, port), &addresses, How::Shares);
-        let (sockets, is_reused) = match bound {
-            Err(e) if e.raw_os_error() == Some(libc::EADDRINUSE) && is_tcp => {
-                // Connections of a server that has just stopped may be in TIME-WAIT.
-                (self.bind_all((transport, port), &addresses, How::Reuses)?, true)
-            }
-            bound => (bound?, false),
-        };
+        let mut how = self.how();
+        let mut bound = self.bind_all((transport, port), &addresses, how);
+        if transport == Transport::Tcp && is_in_use(&bound) {
+            // Connections of a server that has just stopped may be in TIME-WAIT.
+            how.reuses = true;
+            bound = self.bind_all((transport, port), &addresses, how);
+        }
+        let sockets = bound?;
         self.owned.set(key(port_key), self.owner)?;
-        if is_reused
+        if how.reuses
             && let Err(e) = sockets.iter().try_for_each(|(_, socket)| close_to_others(socket))
         {
             let _ = self.owned.set(key(port_key), 0);
@@ -398,49 +393,35 @@ impl HeldPorts {
             // At the same moment.
             return Err(io::Error::from_raw_os_error(libc::EADDRINUSE));
         }
-        held.insert(port_key, Held { sockets, shares: true });
+        held.insert(port_key, Held { sockets, follows: true });
         Ok(())
     }
 
     /// An error, `EADDRINUSE`, if another owner has a port that Linux would let a socket of the
     /// program share: another run, whose holder is of the same user, or a service of that user.
     pub fn is_free(&self, transport: Transport, family: Family, port: u16) -> io::Result<()> {
-        let is_tcp = transport == Transport::Tcp;
-        let is_runs = self.is_another_runs((transport, family, port));
-        if is_runs || is_tcp && self.is_anothers(family, port) {
+        let port = (transport, family, port);
+        if self.is_another_runs(port) || self.is_anothers(port) {
             return Err(io::Error::from_raw_os_error(libc::EADDRINUSE));
         }
         Ok(())
+    }
+
+    /// Whether this run has a port.
+    pub fn has(&self, transport: Transport, family: Family, port: u16) -> bool {
+        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        held.contains_key(&(transport, family, port))
+    }
+
+    /// Beside what a port is held at first.
+    fn how(&self) -> How {
+        How { shares: self.own_sockets().is_some(), reuses: false }
     }
 
     /// Whether a port is that of another run on the interface.
     fn is_another_runs(&self, port: PortKey) -> bool {
         let owner = self.owned.get(key(port));
         owner.is_ok_and(|owner| owner != 0 && owner != self.owner)
-    }
-
-    /// Takes a port of both families for connections that IX opens, which nobody else may have on
-    /// any address.
-    fn take_alone(&self, transport: Transport, port: u16) -> io::Result<()> {
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        let of_families = Family::ALL.map(|family| (transport, family, port));
-        if of_families.iter().any(|port| held.contains_key(port)) {
-            return Err(io::Error::from_raw_os_error(libc::EADDRINUSE));
-        }
-        has_room(&held, 1)?;
-        let mut sockets = vec![(None, bind_everywhere(transport, port)?)];
-        for port in of_families {
-            self.owned.set(key(port), self.owner)?;
-            // The first one has the socket for both.
-            held.insert(port, Held { sockets: std::mem::take(&mut sockets), shares: false });
-        }
-        Ok(())
-    }
-
-    /// Gives back what [`HeldPorts::take_alone`] has taken.
-    fn release_alone(&self, transport: Transport, port: u16) {
-        // The first one has the socket.
-        Family::ALL.iter().rev().for_each(|family| self.release(transport, *family, port));
     }
 
     /// The addresses whose ports are shared.
@@ -460,6 +441,7 @@ impl HeldPorts {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let before = self.addresses();
         let (mut after, mut conflicts) = (Vec::new(), Vec::new());
+        let how = self.how();
         // First, so that new ones have the room.
         for held in held.values_mut() {
             held.sockets.retain(|(at, _)| at.is_none_or(|address| now.contains(&address)));
@@ -471,12 +453,12 @@ impl HeldPorts {
             }
             let concerns = |(_, family, _): &PortKey, held: &Held| {
                 // A socket for all addresses holds it there as well.
-                held.shares && *family == Family::of(*address)
+                held.follows && *family == Family::of(*address)
             };
             let bind = |(key, held): (&PortKey, &Held)| {
                 let (transport, _, port) = *key;
                 let addresses: &[IpAddr] = if concerns(key, held) { &[*address] } else { &[] };
-                let bound = self.bind_all((transport, port), addresses, How::Shares);
+                let bound = self.bind_all((transport, port), addresses, how);
                 bound.map_err(|e| {
                     let errno = e.raw_os_error().unwrap_or(libc::EADDRINUSE);
                     Conflict { address: *address, transport, port, errno }
@@ -522,7 +504,7 @@ impl HeldPorts {
                 Ok((Some(*address), socket))
             };
             bound = addresses.iter().map(bind).collect::<io::Result<Vec<_>>>();
-            if !bound.as_ref().is_err_and(|e| e.raw_os_error() == Some(libc::EADDRINUSE)) {
+            if !is_in_use(&bound) {
                 break;
             }
         }
@@ -540,9 +522,11 @@ impl HeldPorts {
         let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
         let open = || socket::open(family, transport.socket_kind());
         let socket = process::with_file_user(user, open)?;
-        set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
-        if how == How::Reuses {
-            set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
+        for (option, is_set) in [(libc::SO_REUSEPORT, how.shares), (libc::SO_REUSEADDR, how.reuses)]
+        {
+            if is_set {
+                set_option(socket.as_fd(), libc::SOL_SOCKET, option, 1)?;
+            }
         }
         hear_nothing(transport, &socket);
         let at = match address {
@@ -565,118 +549,10 @@ impl HeldPorts {
             drop(before);
         }
     }
-
-    /// Takes `count` ports of both protocols that follow each other, out of Linux's range for
-    /// connections, where nobody but such connections looks for ports. `seed` chooses the place to
-    /// look first.
-    pub fn hold_block(&self, count: u16, seed: u64) -> io::Result<(u16, u16)> {
-        self.find_block(count, seed, &Transport::ALL)
-    }
-
-    /// Takes ranges of about `count` more TCP ports for outgoing connections, and fewer if Linux
-    /// uses many: half of its range stays its own.
-    pub fn add_outgoing(&self, count: u16, seed: u64) -> Vec<(u16, u16)> {
-        let (first, last) = local_ports();
-        let mut added = self.added.lock().unwrap_or_else(PoisonError::into_inner);
-        let has = added.len() * usize::from(ADDED_AT_ONCE);
-        let most = usize::from((last - first) / 2).saturating_sub(has);
-        let blocks = usize::from(count).min(most) / usize::from(ADDED_AT_ONCE);
-        let mut new = Vec::new();
-        let mut seed = seed;
-        for _ in 0..blocks {
-            let Ok(block) = self.find_block(ADDED_AT_ONCE, seed, &[Transport::Tcp]) else { break };
-            // The next one is likely free.
-            seed = u64::from(block.1 - first) + 1;
-            new.push(block);
-        }
-        added.extend(&new);
-        new
-    }
-
-    /// Ranges that were added, for a dataplane that begins.
-    pub fn added(&self) -> Vec<(u16, u16)> {
-        self.added.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Gives back a range that was added.
-    pub fn return_outgoing(&self, range: (u16, u16)) {
-        let mut added = self.added.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = added.len();
-        added.retain(|has| *has != range);
-        if added.len() != before {
-            (range.0..=range.1).for_each(|port| self.release_alone(Transport::Tcp, port));
-        }
-    }
-
-    fn find_block(
-        &self,
-        count: u16,
-        seed: u64,
-        transports: &[Transport],
-    ) -> io::Result<(u16, u16)> {
-        let (first, last) = local_ports();
-        let places = u64::from(last - first) + 1;
-        let mut at = 0;
-        while at + u64::from(count) <= places {
-            // Wraps once.
-            let start = (seed + at) % places;
-            if start + u64::from(count) > places {
-                at += places - start;
-                continue;
-            }
-            let start = first + start as u16;
-            match self.hold_range((start, start + (count - 1)), transports) {
-                Ok(()) => return Ok((start, start + (count - 1))),
-                Err((taken, e)) if e.raw_os_error() == Some(libc::EADDRINUSE) => {
-                    at += u64::from(taken - start) + 1;
-                }
-                Err((_, e)) => return Err(e),
-            }
-        }
-        Err(io::Error::from_raw_os_error(libc::EADDRINUSE))
-    }
-
-    /// All of these, or none; the error says at which one.
-    fn hold_range(
-        &self,
-        (first, last): (u16, u16),
-        transports: &[Transport],
-    ) -> Result<(), (u16, io::Error)> {
-        let mut taken = Vec::new();
-        for port in first..=last {
-            for transport in transports {
-                if let Err(e) = self.take_alone(*transport, port) {
-                    for (transport, port) in taken {
-                        self.release_alone(transport, port);
-                    }
-                    return Err((port, e));
-                }
-                taken.push((*transport, port));
-            }
-        }
-        Ok(())
-    }
 }
 
-/// A socket that keeps everybody from a port of both families, on all addresses.
-fn bind_everywhere(transport: Transport, port: u16) -> io::Result<OwnedFd> {
-    let bind = |family, at: IpAddr| {
-        let socket = socket::open(family, transport.socket_kind())?;
-        if at.is_ipv6() {
-            set_option(socket.as_fd(), libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 0)?;
-        }
-        hear_nothing(transport, &socket);
-        bind_inet(socket.as_fd(), (at, port).into())?;
-        Ok(socket)
-    };
-    let v6: io::Result<OwnedFd> = bind(libc::AF_INET6, Ipv6Addr::UNSPECIFIED.into());
-    match v6.as_ref().map_err(io::Error::raw_os_error) {
-        // Linux has no IPv6.
-        Err(Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL)) => {
-            bind(libc::AF_INET, Ipv4Addr::UNSPECIFIED.into())
-        }
-        _ => v6,
-    }
+fn is_in_use<T>(bound: &io::Result<T>) -> bool {
+    bound.as_ref().is_err_and(|e| e.raw_os_error() == Some(libc::EADDRINUSE))
 }
 
 /// Datagrams from the host itself are for nobody here.
@@ -719,18 +595,6 @@ fn has_room(held: &BTreeMap<PortKey, Held>, more: usize) -> io::Result<()> {
 
 fn key((transport, family, port): PortKey) -> u32 {
     family as u32 * FAMILY_PORTS + transport as u32 * PORTS + u32::from(port)
-}
-
-fn local_ports() -> (u16, u16) {
-    let text = std::fs::read_to_string(LOCAL_PORTS).unwrap_or_default();
-    let mut ports = text.split_whitespace().map_while(|port| port.parse::<u16>().ok());
-    match (ports.next(), ports.next()) {
-        // A UDP socket of IX without a port gets one from the first of these on.
-        (Some(first), Some(last)) if 0 < first && first <= last => {
-            (first.max(LOCAL_PORTS_DEFAULT.0.min(last)), last)
-        }
-        _ => LOCAL_PORTS_DEFAULT,
-    }
 }
 
 fn unprivileged_port() -> u16 {

@@ -1,4 +1,5 @@
-//! Who listens on Linux at a port.
+//! The sockets of Linux that hear a port.
+use crate::held_ports::Transport;
 use crate::netlink::{Message, Netlink, attributes};
 use ix_sys::Error;
 use std::net::IpAddr;
@@ -17,27 +18,52 @@ const ANSWER: usize = 72;
 const INET_DIAG_SKV6ONLY: u16 = 11;
 /// `TCP_LISTEN`, as a bit.
 const LISTENS: u32 = 1 << 10;
+/// States of sockets of UDP, as bits: without a peer they are `TCP_CLOSE`, else `TCP_ESTABLISHED`.
+const BOUND: u32 = 1 << 7 | 1 << 1;
 
-/// The file numbers of TCP sockets that listen at a port of these addresses or of all of a family
-/// that they have.
-pub(crate) fn at(port: u16, addresses: &[IpAddr]) -> Result<Vec<u64>, Error> {
+/// The file numbers of sockets that hear a port of these addresses or of all of a family that they
+/// have: those of TCP that listen, and those of UDP that are bound.
+pub(crate) fn at(transport: Transport, port: u16, addresses: &[IpAddr]) -> Result<Vec<u64>, Error> {
+    let is_there = |body: &Vec<u8>| hears(body, port, addresses).unwrap_or(false);
+    Ok(sockets(transport, port)?.iter().filter(|body| is_there(body)).filter_map(inode).collect())
+}
+
+/// The file numbers of all sockets that hear any port.
+pub(crate) fn all() -> Result<Vec<u64>, Error> {
+    let mut all = Vec::new();
+    for transport in Transport::ALL {
+        all.extend(sockets(transport, 0)?.iter().filter_map(inode));
+    }
+    Ok(all)
+}
+
+/// What Linux says of each socket that hears a port of any address; 0: any port.
+fn sockets(transport: Transport, port: u16) -> Result<Vec<Vec<u8>>, Error> {
+    let (protocol, states) = match transport {
+        Transport::Tcp => (libc::IPPROTO_TCP, LISTENS),
+        Transport::Udp => (libc::IPPROTO_UDP, BOUND),
+    };
     let mut asks = Netlink::open_diagnosis()?;
     let mut found = Vec::new();
     for family in [libc::AF_INET, libc::AF_INET6] {
         let mut request = [0; REQUEST];
-        (request[0], request[1]) = (family as u8, libc::IPPROTO_TCP as u8);
-        request[REQUEST_STATES..][..4].copy_from_slice(&LISTENS.to_ne_bytes());
+        (request[0], request[1]) = (family as u8, protocol as u8);
+        request[REQUEST_STATES..][..4].copy_from_slice(&states.to_ne_bytes());
         request[REQUEST_PORT..][..2].copy_from_slice(&port.to_be_bytes());
         let message = Message::new(SOCK_DIAG_BY_FAMILY, libc::NLM_F_DUMP).put(&request);
-        let what = || format!("cannot ask who listens at port {port}");
-        let answers = asks.request(message, what)?;
-        found.extend(answers.iter().filter_map(|answer| parse(&answer.body, port, addresses)));
+        let what = || format!("cannot ask which sockets hear {transport} port {port}");
+        found.extend(asks.request(message, what)?.into_iter().map(|answer| answer.body));
     }
     Ok(found)
 }
 
-fn parse(body: &[u8], port: u16, addresses: &[IpAddr]) -> Option<u64> {
-    let inode = u32::from_ne_bytes(body.get(INODE..INODE + 4)?.try_into().ok()?);
+fn inode(body: &Vec<u8>) -> Option<u64> {
+    let four = body.get(INODE..INODE + 4)?.try_into().ok()?;
+    Some(u32::from_ne_bytes(four).into())
+}
+
+/// Whether a socket is at this port, at one of these addresses or at all of a family that they have.
+fn hears(body: &[u8], port: u16, addresses: &[IpAddr]) -> Option<bool> {
     let its = u16::from_be_bytes(body.get(4..6)?.try_into().ok()?);
     let source: [u8; 16] = body.get(SOURCE..SOURCE + 16)?.try_into().ok()?;
     let source = match i32::from(body[0]) {
@@ -54,5 +80,5 @@ fn parse(body: &[u8], port: u16, addresses: &[IpAddr]) -> Option<u64> {
         }
         IpAddr::V6(_) => addresses.contains(&source),
     };
-    (its == port && hears).then_some(inode.into())
+    Some(its == port && hears)
 }

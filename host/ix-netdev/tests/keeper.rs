@@ -176,6 +176,48 @@ fn runs_share_an_interface_and_none_breaks_another() {
     drop(linux);
 }
 
+/// However much runs want for connections of theirs, Linux has half of its range.
+#[test]
+fn all_runs_together_leave_linux_half_of_its_ports() {
+    let Some((here, there)) = pair("all_runs_together_leave_linux_half_of_its_ports") else {
+        return;
+    };
+    here.set_sysctl("net/ipv4/ip_local_port_range", "33000 34023").expect("set");
+    let listener = there.run(|| TcpListener::bind(SocketAddr::from((LINUX_IP, 9)))).expect("free");
+    let count = |ranges: &[(u16, u16)]| -> usize {
+        ranges.iter().map(|(first, last)| usize::from(last - first) + 1).sum()
+    };
+    let runs = [start(&here), start(&here), start(&here)];
+    let blocks =
+        runs.each_ref().map(|run| here.run(|| run.ports.hold_block(64, 0)).expect("there is room"));
+    // All at once, again and again.
+    let more = |run: &Run| -> Vec<(u16, u16)> {
+        let add = || (0..20).flat_map(|seed| run.ports.add_outgoing(100, seed * 50)).collect();
+        here.run(add)
+    };
+    let added: Vec<(u16, u16)> = std::thread::scope(|scope| {
+        let threads = runs.each_ref().map(|run| scope.spawn(move || more(run)));
+        threads.into_iter().flat_map(|thread| thread.join().expect("done")).collect()
+    });
+    let all = count(&blocks) + count(&added);
+    assert!((512 - 2 * 64..=512).contains(&all), "{all}");
+    // Linux's connections have the others.
+    let streams: Vec<TcpStream> = here.run(|| {
+        (0..400)
+            .map(|_| TcpStream::connect(SocketAddr::from((LINUX_IP, 9))).expect("a port"))
+            .collect()
+    });
+    streams.iter().for_each(|stream| ix_sys::socket::reset_on_close(stream).expect("set"));
+    drop((streams, listener));
+    for run in &runs {
+        run.ports.added().into_iter().for_each(|range| run.ports.return_outgoing(range));
+    }
+    // What one has given back another one may have.
+    let again = more(&runs[2]);
+    assert_eq!(count(&again), 512 - 3 * 64);
+    runs.iter().for_each(|run| run.ports.leave());
+}
+
 /// Frames in several buffers are taken there too, by the queues and by links.
 #[test]
 fn runs_share_an_interface_of_long_frames() {

@@ -8,7 +8,7 @@ use ix_testbed::{Namespace, VethEnd};
 use ix_wire::IpAddr;
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, Ipv6Addr, TcpListener, TcpStream, UdpSocket};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
@@ -79,6 +79,25 @@ fn a_port_in_time_wait_can_be_had() {
     });
 }
 
+/// A socket of Linux at port 80 that shares it (`SO_REUSEPORT`); one of TCP listens.
+fn sharing(transport: Transport, at: std::net::IpAddr, v6_only: bool) -> std::io::Result<OwnedFd> {
+    let family = if at.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    let is_tcp = transport == Transport::Tcp;
+    let kind = if is_tcp { libc::SOCK_STREAM } else { libc::SOCK_DGRAM };
+    let socket = ix_sys::socket::open(family, kind)?;
+    let set =
+        |level, option, value| ix_sys::socket::set_option(socket.as_fd(), level, option, value);
+    set(libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
+    if at.is_ipv6() {
+        set(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, v6_only.into())?;
+    }
+    ix_sys::socket::bind_inet(socket.as_fd(), (at, 80).into())?;
+    if is_tcp {
+        ix_sys::socket::listen(socket.as_fd(), 9)?;
+    }
+    Ok(socket)
+}
+
 /// A service of Linux of the same user with `SO_REUSEPORT` would hear nothing any more.
 #[test]
 fn a_service_of_linux_does_not_share_its_port_unasked() {
@@ -87,42 +106,52 @@ fn a_service_of_linux_does_not_share_its_port_unasked() {
     };
     let own = Ipv4Addr::from(OUR_IP);
     here.run(|| {
-        let listens = |at: std::net::IpAddr, v6_only: i32| {
-            let family = if at.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
-            let socket = ix_sys::socket::open(family, libc::SOCK_STREAM).expect("a socket");
-            let set = |level, option, value| {
-                ix_sys::socket::set_option(socket.as_fd(), level, option, value).expect("set");
-            };
-            set(libc::SOL_SOCKET, libc::SO_REUSEPORT, 1);
-            if at.is_ipv6() {
-                set(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, v6_only);
-            }
-            ix_sys::socket::bind_inet(socket.as_fd(), (at, 80).into()).expect("free");
-            ix_sys::socket::listen(socket.as_fd(), 9).expect("listens");
-            socket
-        };
-        // It hears no IPv4, as the second socket of many servers.
-        let other = listens(Ipv6Addr::UNSPECIFIED.into(), 1);
-        let ports = HeldPorts::new(vec![own.into()], 0, 0).expect("root");
-        ports.expect_sockets();
-        ports.hold(Transport::Tcp, Family::V4, 80).expect("nobody has it");
-        drop((other, ports));
-        let every = Ipv6Addr::UNSPECIFIED.into();
-        for at in [own.into(), Ipv4Addr::UNSPECIFIED.into(), every] {
-            let socket = listens(at, 0);
+        for (transport, other) in
+            [(Transport::Tcp, Transport::Udp), (Transport::Udp, Transport::Tcp)]
+        {
+            let every = Ipv6Addr::UNSPECIFIED.into();
+            // It hears no IPv4, as the second socket of many servers.
+            let service = sharing(transport, every, true).expect("free");
             let ports = HeldPorts::new(vec![own.into()], 0, 0).expect("root");
             ports.expect_sockets();
-            assert_eq!(
-                kind(ports.hold(Transport::Tcp, Family::V4, 80)),
-                Err(ErrorKind::AddrInUse),
-                "{at}"
-            );
-            ports.hold(Transport::Udp, Family::V4, 80).expect("another protocol");
-            // The program's own socket is welcome.
-            let file = std::fs::File::from(socket);
-            ports.is_programs(file.metadata().expect("a file").ino());
-            ports.hold(Transport::Tcp, Family::V4, 80).expect("the program's");
-            drop(file);
+            ports.hold(transport, Family::V4, 80).expect("nobody has it");
+            drop((service, ports));
+            for at in [own.into(), Ipv4Addr::UNSPECIFIED.into(), every] {
+                let socket = sharing(transport, at, false).expect("free");
+                let ports = HeldPorts::new(vec![own.into()], 0, 0).expect("root");
+                ports.expect_sockets();
+                let held = kind(ports.hold(transport, Family::V4, 80));
+                assert_eq!(held, Err(ErrorKind::AddrInUse), "{transport} {at}");
+                ports.hold(other, Family::V4, 80).expect("another protocol");
+                // The program's own socket is welcome, and another one beside it.
+                let file = std::fs::File::from(socket);
+                ports.is_programs(file.metadata().expect("a file").ino());
+                ports.hold(transport, Family::V4, 80).expect("the program's");
+                let second = sharing(transport, at, false).expect("it shares");
+                drop((file, second));
+            }
+        }
+    });
+}
+
+/// A program that has no sockets on Linux shares its ports with nothing there.
+#[test]
+fn a_port_of_a_program_without_sockets_of_linux_is_its_alone() {
+    let test = "a_port_of_a_program_without_sockets_of_linux_is_its_alone";
+    let Some((here, _there)) = pair(test) else { return };
+    let own = std::net::IpAddr::from(OUR_IP);
+    here.run(|| {
+        for transport in Transport::ALL {
+            for at in [own, Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()] {
+                let ports = HeldPorts::new(vec![own], 0, 0).expect("root");
+                let service = sharing(transport, at, false).expect("free");
+                let held = kind(ports.hold(transport, Family::V4, 80));
+                assert_eq!(held, Err(ErrorKind::AddrInUse), "{transport} {at}");
+                drop(service);
+                ports.hold(transport, Family::V4, 80).expect("free now");
+                let later = kind(sharing(transport, at, false));
+                assert_eq!(later, Err(ErrorKind::AddrInUse), "{transport} {at}");
+            }
         }
     });
 }
@@ -173,6 +202,30 @@ fn linux_opens_no_connection_from_a_port_of_the_block() {
         assert_eq!(kind(ports.hold_block(33, 0)), Err(ErrorKind::AddrInUse));
     });
     drop(listener);
+}
+
+/// Ports that the user keeps from sockets which name none are left alone, wherever the range is.
+#[test]
+fn reserved_ports_are_not_taken() {
+    let Some((here, _there)) = pair("reserved_ports_are_not_taken") else { return };
+    here.set_sysctl("net/ipv4/ip_local_port_range", "2000 2999").expect("set");
+    here.set_sysctl("net/ipv4/ip_local_reserved_ports", "2000-2299,2500,2700-2999").expect("set");
+    here.run(|| {
+        for seed in [0, 250, 490, 999, u64::MAX] {
+            let ports = HeldPorts::new(vec![OUR_IP.into()], 0, 0).expect("root");
+            let all = [ports.hold_block(64, seed).expect("there is room")];
+            // Half of 399 is 199.
+            let added = ports.add_outgoing(u16::MAX, seed);
+            assert_eq!(added.len(), 2);
+            for (first, last) in all.into_iter().chain(added) {
+                assert!(
+                    (2300..=2499).contains(&first) && last <= 2499
+                        || (2501..=2699).contains(&first) && last <= 2699,
+                    "{first}-{last}"
+                );
+            }
+        }
+    });
 }
 
 #[test]

@@ -113,8 +113,8 @@ impl Map {
         Ok(value)
     }
 
-    /// Reads all values of an array that has this many entries, by one system call.
-    fn all(&self, entries: u32) -> io::Result<Vec<u32>> {
+    /// Reads this many values of an array from this key on, by one system call.
+    pub fn values(&self, first: u32, entries: u32) -> io::Result<Vec<u32>> {
         #[repr(C)]
         struct Attr {
             before: u64,
@@ -127,9 +127,11 @@ impl Map {
             flags: u64,
         }
         let (mut keys, mut values) = (vec![0u32; entries as usize], vec![0u32; entries as usize]);
+        // The kernel begins behind it.
+        let before = first.wrapping_sub(1);
         let mut after = 0u32;
         let mut attr = Attr {
-            before: 0,
+            before: if first == 0 { 0 } else { (&raw const before).expose_provenance() as u64 },
             after: (&raw mut after).expose_provenance() as u64,
             keys: keys.as_mut_ptr().expose_provenance() as u64,
             values: values.as_mut_ptr().expose_provenance() as u64,
@@ -149,7 +151,7 @@ impl Map {
 
     /// Sets each value of an array with this many entries that is `value` to 0.
     pub fn clear_all(&self, entries: u32, value: u32) -> io::Result<()> {
-        let all = self.all(entries)?;
+        let all = self.values(0, entries)?;
         let mut keys = (0..).zip(all).filter(|(_, one)| *one == value);
         keys.try_for_each(|(key, _)| self.set(key, 0))
     }
@@ -456,6 +458,10 @@ mod tests {
         map.clear_all(ENTRIES, 3).expect("cleared");
         let mut left = vec![0; ENTRIES as usize];
         (left[1], left[4095]) = (4, 4);
-        assert_eq!(map.all(ENTRIES).expect("read"), left);
+        assert_eq!(map.values(0, ENTRIES).expect("read"), left);
+        for (first, count) in [(1, 2), (4000, 1000), (ENTRIES - 1, 1)] {
+            let part = &left[first as usize..][..count as usize];
+            assert_eq!(map.values(first, count).expect("read"), part);
+        }
     }
 }
