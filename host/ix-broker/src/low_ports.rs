@@ -6,10 +6,10 @@
 //! namespace, and the socket must be of this network namespace.
 //!
 //! Where the address is shared with Linux (`--addr` is left out), a request with a port and the
-//! families of its addresses alone has the broker say whether another run has it there, and keep
-//! what comes in by IX's interface from the socket: a program, of whichever user, has no right to
-//! that. A connection that Linux accepted before the dataplane begins would break when IX has the
-//! port.
+//! families of its addresses alone has the broker say whether another run has it there, let the
+//! socket share it if this run has, and keep what comes in by IX's interface from the socket: a
+//! program, of whichever user, has no right to that. A connection that Linux accepted before the
+//! dataplane begins would break when IX has the port.
 //!
 //! A request is the address, with the socket and an end of a pair on which the errno comes back; 0
 //! is none. A thread of its own carries them out, one at a time: a program that sends what takes
@@ -94,7 +94,7 @@ impl LowPorts {
             (Some([high, low, families]), Some(shared)) => {
                 let port = u16::from_be_bytes([*high, *low]);
                 keep_from(socket.as_fd(), shared)
-                    .and_then(|()| is_free(socket.as_fd(), (port, *families), shared))
+                    .and_then(|()| lets(socket.as_fd(), (port, *families), shared))
             }
             _ => self.bind(socket.as_fd(), address, sender),
         };
@@ -166,18 +166,32 @@ fn keep_from(socket: BorrowedFd<'_>, shared: &SharedInterface) -> io::Result<()>
     socket::refuse_from(socket, shared.index)
 }
 
-/// Whether no other run has a port that Linux would let the socket share, at addresses of these
-/// families: a bit for each.
-fn is_free(
+/// Lets the socket have a port at addresses of these families, a bit for each, where it is this
+/// run's: Linux knows only its holder. An error if it is another owner's with whom Linux would let
+/// the socket share it.
+fn lets(
     socket: BorrowedFd<'_>,
     (port, families): (u16, u8),
     shared: &SharedInterface,
 ) -> io::Result<()> {
     let is_tcp = get_option::<i32>(socket, libc::SOL_SOCKET, libc::SO_TYPE)? == libc::SOCK_STREAM;
     let transport = if is_tcp { Transport::Tcp } else { Transport::Udp };
-    let has = |family: &Family| families & 1 << *family as u8 != 0;
-    let mut families = Family::ALL.into_iter().filter(has);
-    families.try_for_each(|family| shared.ports.is_free(transport, family, port))
+    if port == 0 {
+        // Linux chooses one that is free.
+        return Ok(());
+    }
+    let mut is_ours = false;
+    for family in Family::ALL.into_iter().filter(|family| families & 1 << *family as u8 != 0) {
+        if shared.ports.has(transport, family, port) {
+            is_ours = true;
+        } else {
+            shared.ports.is_free(transport, family, port)?;
+        }
+    }
+    if is_ours {
+        socket::set_option(socket, libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
+    }
+    Ok(())
 }
 
 /// The first port that is everybody's, in this network namespace.

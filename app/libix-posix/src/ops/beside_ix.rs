@@ -1,25 +1,34 @@
 //! A socket of Linux beside one of IX at an address that both have: through it the program hears
 //! the host itself, and other interfaces.
-use crate::{low_ports, real};
-use libc::{c_int, sock_filter, sock_fprog, socklen_t};
+use crate::low_ports;
+use libc::{c_int, sock_filter, sock_fprog};
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
 
-/// Prepares the socket before Linux binds it to this address. The broker holds the port for IX by a
-/// socket of the same user, with which this one shares it. And what comes in by the interface of IX
-/// is not this one's: before the dataplane begins it is dropped, and the peer sends it again. A
-/// connection that Linux had accepted would break when IX has the port.
+/// Prepares the socket before Linux binds it to this address, or has it listen there. What comes in
+/// by the interface of IX is not this one's: before the dataplane begins it is dropped, and the peer
+/// sends it again. A connection that Linux had accepted would break when IX has the port.
 ///
-/// An error is an errno: another program of IX has the port, with which Linux would let this one
-/// share it, or a service of the same user that shares ports.
-pub fn prepare(fd: RawFd, at: SocketAddr) -> Result<(), c_int> {
-    let on: c_int = 1;
-    let len = size_of_val(&on) as socklen_t;
-    // SAFETY: a number of ours with its length. On an error the claim of the port is refused.
-    unsafe {
-        real::setsockopt(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, (&raw const on).cast(), len);
-    }
+/// `reuse_port`: the program's own option. With that alone Linux says whether the port is free, as
+/// it would without IX, and of two programs that want it one has it. Where this run holds the port
+/// already, which Linux does not know, the broker lets the socket share it.
+///
+/// An error is an errno: another program of IX has the port, or a service of the same user that
+/// shares ports.
+pub fn prepare(fd: RawFd, at: SocketAddr, reuse_port: bool) -> Result<(), c_int> {
+    set_shares(fd, reuse_port);
     low_ports::keep_from_network(fd, at)
+}
+
+/// Linux has decided that the socket has its port. From now on the broker may hold the port for IX
+/// by a socket of the same user, with which this one shares it.
+pub fn shares_with_ix(fd: RawFd) {
+    set_shares(fd, true);
+}
+
+/// `SO_REUSEPORT`. On an error the claim of the port is refused.
+fn set_shares(fd: RawFd, shares: bool) {
+    set(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, &c_int::from(shares));
 }
 
 /// The Linux socket under a UDP socket gets no broadcasts, and multicast only of groups that it has
@@ -47,7 +56,7 @@ pub fn hears_its_own(fd: RawFd, ipv6: bool) {
     }
 }
 
-/// Sets an option of the socket of Linux. Without it the program hears more.
+/// Sets an option of the socket of Linux. Without those of a UDP socket the program hears more.
 fn set<T>(fd: RawFd, level: c_int, name: c_int, value: &T) {
     let (at, len) = (core::ptr::from_ref(value), size_of::<T>());
     // SAFETY: reads a value of the caller's, and what that points to.

@@ -70,7 +70,7 @@ pub fn bind(fd: RawFd, at: SocketAddr, on_linux: impl FnOnce() -> i32) -> Outcom
             }
             use_linux(&mut core, fd)?;
             if is_shared {
-                beside_ix::prepare(fd, at)?;
+                beside_ix::prepare(fd, at, options.reuse_port)?;
             }
             if on_linux() < 0 {
                 let errno = real::errno();
@@ -82,6 +82,11 @@ pub fn bind(fd: RawFd, at: SocketAddr, on_linux: impl FnOnce() -> i32) -> Outcom
             let at = SocketAddr::new(at.ip(), linux_name(fd)?.port());
             if core.is_in_use(id, at, stream, &options) {
                 return Err(libc::EADDRINUSE.into());
+            }
+            // Two sockets that may share an address (`SO_REUSEADDR`) can have one port until one
+            // of them listens: with TCP Linux decides then.
+            if is_shared && !stream {
+                beside_ix::shares_with_ix(fd);
             }
             // A port that Linux has chosen is a client's.
             let (first, last) = core.ephemeral;

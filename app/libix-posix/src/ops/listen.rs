@@ -51,12 +51,17 @@ pub fn listen(fd: RawFd, backlog: i32, on_linux: impl FnOnce() -> i32) -> Outcom
             let flags = real::fcntl(fd, libc::F_GETFL, 0);
             real::fcntl(fd, libc::F_SETFL, (flags | libc::O_NONBLOCK) as usize);
         }
-        // It may be bound by this call.
-        if core.routes.is_shared() {
-            beside_ix::prepare(fd, SocketAddr::new(any, 0))?;
+        let is_shared = core.routes.is_shared();
+        if is_shared {
+            // It may be bound by this call.
+            let at = at.unwrap_or(SocketAddr::new(any, 0));
+            beside_ix::prepare(fd, at, reuse_port)?;
         }
         if on_linux() < 0 {
             return Err(real::errno().into());
+        }
+        if is_shared {
+            beside_ix::shares_with_ix(fd);
         }
     }
     let at = match at {

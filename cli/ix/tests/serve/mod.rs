@@ -38,6 +38,7 @@ mod routes;
 mod several;
 mod share;
 pub mod shared_address;
+mod shared_binds;
 mod shared_cores;
 mod shared_datagrams;
 mod shared_families;
