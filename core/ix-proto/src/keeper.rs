@@ -28,6 +28,11 @@ pub enum ToKeeper {
     },
     /// It ends in order. Answered when nothing of it is left.
     Leave,
+    /// It claims a port, by its place in the map of ports. Refused if another run has it.
+    Take {
+        /// The place.
+        port: u32,
+    },
 }
 
 codec_enum!(ToKeeper {
@@ -35,6 +40,7 @@ codec_enum!(ToKeeper {
     1 = Own(owned),
     2 = Addresses { addresses, alone },
     3 = Leave,
+    4 = Take { port },
 });
 
 /// The maps of the program, as they are sent.

@@ -382,16 +382,12 @@ impl HeldPorts {
             bound = self.bind_all((transport, port), &addresses, how);
         }
         let sockets = bound?;
-        self.owned.set(key(port_key), self.owner)?;
+        self.take(port_key)?;
         if how.reuses
             && let Err(e) = sockets.iter().try_for_each(|(_, socket)| close_to_others(socket))
         {
             let _ = self.owned.set(key(port_key), 0);
             return Err(e);
-        }
-        if self.is_another_runs(port_key) {
-            // At the same moment.
-            return Err(io::Error::from_raw_os_error(libc::EADDRINUSE));
         }
         held.insert(port_key, Held { sockets, follows: true });
         Ok(())
@@ -416,6 +412,15 @@ impl HeldPorts {
     /// Beside what a port is held at first.
     fn how(&self) -> How {
         How { shares: self.own_sockets().is_some(), reuses: false }
+    }
+
+    /// The port's packets are this run's from now on. Linux lets holders of several runs of one
+    /// user share a port, so their keeper decides.
+    fn take(&self, port: PortKey) -> io::Result<()> {
+        if let Some(kept) = &self.kept {
+            kept.take(key(port))?;
+        }
+        self.owned.set(key(port), self.owner)
     }
 
     /// Whether a port is that of another run on the interface.

@@ -167,6 +167,17 @@ impl Kept {
         self.say(&ToKeeper::Addresses { addresses, alone }, &[])
     }
 
+    /// Takes a port, by its place in the map of ports. Of runs that want it at one moment one has
+    /// it; the others get `EADDRINUSE`.
+    pub(crate) fn take(&self, port: u32) -> io::Result<()> {
+        let _asking = self.asking.lock().unwrap_or_else(PoisonError::into_inner);
+        match ask(self.socket.as_fd(), &ToKeeper::Take { port }, &[])?.0 {
+            FromKeeper::Done => Ok(()),
+            FromKeeper::Refused(_) => Err(io::Error::from_raw_os_error(libc::EADDRINUSE)),
+            _ => Err(ErrorKind::InvalidData.into()),
+        }
+    }
+
     /// Ends the run's part; Linux has its ports.
     pub(crate) fn leave(&self) {
         // If it fails, the keeper was killed, and has left the link. The next one may give the name

@@ -225,6 +225,7 @@ impl Keeper {
             Some(ToKeeper::Addresses { addresses, alone }) => {
                 self.set_addresses(slot, addresses, alone)
             }
+            Some(ToKeeper::Take { port }) => self.take(slot, port),
             Some(ToKeeper::Leave) => {
                 let socket = self.ends(slot, Ports::Released);
                 // All of it is gone before the run ends.
@@ -250,6 +251,18 @@ impl Keeper {
             say(run.socket.as_fd(), &answer, &[]);
         }
         self.join_waiting();
+    }
+
+    /// A run has a port, unless another one has. The keeper is one process, so that of two runs
+    /// that want it one is the first.
+    fn take(&self, slot: u32, port: u32) -> Result<(), String> {
+        let told = |e: io::Error| e.to_string();
+        // A run that has yet to attach the program is the only one.
+        let Some(program) = &self.program else { return Ok(()) };
+        match program.ports.get(port).map_err(told)? {
+            owner if owner == 0 || owner == slot => program.ports.set(port, slot).map_err(told),
+            _ => Err("another run has the port".to_owned()),
+        }
     }
 
     fn links(&self) -> impl Iterator<Item = &Link> {
