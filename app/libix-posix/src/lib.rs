@@ -33,6 +33,7 @@ mod clock;
 mod common_ports;
 mod commons;
 mod confined;
+mod ephemeral;
 mod errno;
 mod error_queue;
 mod family;

@@ -236,12 +236,15 @@ impl Core {
         unsafe { libc::getrandom((&raw mut random).cast(), 2, libc::GRND_NONBLOCK) };
         let strict = Options::default();
         let free = |port: &u16| !self.is_in_use(id, SocketAddr::new(ip, *port), stream, &strict);
-        let find = |(first, last): (u16, u16)| {
+        let from_somewhere_on = |(first, last): (u16, u16)| {
             let span = u32::from(last - first) + 1;
-            (0..span).map(|n| first + ((u32::from(random) + n) % span) as u16).find(free)
+            (0..span).map(move |n| first + ((u32::from(random) + n) % span) as u16)
         };
+        let outgoing = self.outgoing.into_iter().flat_map(from_somewhere_on);
         // Others than those that IX has already are claimed when they are used.
-        let found = self.outgoing.and_then(find).or_else(|| find(self.ephemeral));
+        let others = from_somewhere_on(self.ephemeral.range());
+        let others = others.filter(|port| self.ephemeral.has(*port));
+        let found = outgoing.chain(others).find(free);
         found.ok_or(libc::EADDRINUSE)
     }
 }

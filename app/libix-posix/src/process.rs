@@ -1,5 +1,6 @@
 //! The start and the end of this library in a process, and in forked children.
 use crate::elastic_thread::{self, ElasticThread, Role};
+use crate::ephemeral::EphemeralPorts;
 use crate::interface::{Interfaces, linux_networks};
 use crate::lock::{Guard, lock, try_lock};
 use crate::route::{self, Routes};
@@ -101,7 +102,7 @@ pub fn begin() -> Option<Intercepts> {
     core.routes = routes.with_linux(linux_networks(None)).sharing(core.outgoing.is_some());
     core.interfaces = Interfaces::parse(part(0), part(10));
     core.congestion = Congestion::named(part(4).as_bytes()).unwrap_or(core.congestion);
-    core.ephemeral = ops::ephemeral_ports();
+    core.ephemeral = EphemeralPorts::of_linux();
     let locks_memory = part(6) == "1";
     drop(core);
     if let Some(broker) = number(5) {

@@ -1,6 +1,7 @@
 //! The state that all threads of the program share: sockets, epoll sets, and calls to be made.
 use crate::confined::ELASTIC_THREADS_MAX;
 use crate::elastic_thread::{self, ElasticThread, Role};
+use crate::ephemeral::EphemeralPorts;
 use crate::epoll_set::{self, Set};
 use crate::family;
 use crate::interface::{Interfaces, linux_networks};
@@ -41,8 +42,8 @@ pub struct Core {
     pub elastic_threads: [ElasticThread; ELASTIC_THREADS_MAX],
     /// How many elastic threads there are; one before the dataplane runs.
     pub elastic_count: usize,
-    /// First and last port for programs that name none.
-    pub ephemeral: (u16, u16),
+    /// Ports for programs that name none.
+    pub ephemeral: EphemeralPorts,
     /// Ports that IX has for sockets without one, where the address is Linux's as well.
     pub outgoing: Option<(u16, u16)>,
     /// Which addresses are IX's.
@@ -121,7 +122,7 @@ impl Core {
             lent: Slab::new(),
             elastic_threads: [const { ElasticThread::new() }; ELASTIC_THREADS_MAX],
             elastic_count: 1,
-            ephemeral: (32768, 60999),
+            ephemeral: EphemeralPorts::new(),
             outgoing: None,
             routes: Routes::none(),
             interfaces: Interfaces::none(),

@@ -12,21 +12,6 @@ use crate::{errno, family, real};
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
 
-/// Linux's range of ports for programs that name none.
-const EPHEMERAL_FILE: &str = "/proc/sys/net/ipv4/ip_local_port_range";
-/// Linux's default.
-const EPHEMERAL: (u16, u16) = (32768, 60999);
-
-/// First and last port for programs that name none: Linux's, so that they are set in one place.
-pub fn ephemeral_ports() -> (u16, u16) {
-    let text = std::fs::read_to_string(EPHEMERAL_FILE).unwrap_or_default();
-    let mut ports = text.split_whitespace().map_while(|port| port.parse().ok());
-    match (ports.next(), ports.next()) {
-        (Some(first), Some(last)) if 0 < first && first <= last => (first, last),
-        _ => EPHEMERAL,
-    }
-}
-
 /// `bind`.
 pub fn bind(fd: RawFd, at: SocketAddr, on_linux: impl FnOnce() -> i32) -> Outcome<()> {
     let mut core = lock();
@@ -89,8 +74,7 @@ pub fn bind(fd: RawFd, at: SocketAddr, on_linux: impl FnOnce() -> i32) -> Outcom
                 beside_ix::shares_with_ix(fd);
             }
             // A port that Linux has chosen is a client's.
-            let (first, last) = core.ephemeral;
-            let given = !stream && at.port() != 0 && !(first..=last).contains(&at.port());
+            let given = !stream && at.port() != 0 && !core.ephemeral.has(at.port());
             if let Some(socket) = core.sockets.get_mut(id) {
                 socket.bound = Some(at);
                 socket.kind = Kind::Idle { stream, ix: stream, both: true };

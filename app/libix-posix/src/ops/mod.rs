@@ -25,7 +25,7 @@ use crate::socket::{File, Kind, Socket, Under, Watch};
 use crate::state::Core;
 use crate::wait::{self, Interest, Stop, WaitSpec};
 use crate::{family, kept_numbers, mem, real, serving, signals};
-pub use bind::{become_datagrams, bind, ephemeral_ports};
+pub use bind::{become_datagrams, bind};
 pub use blocking::{block, is_nonblocking, set_nonblocking};
 pub use close::{linger, shutdown};
 pub use connect::{connect, disconnect};
