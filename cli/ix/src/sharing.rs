@@ -154,7 +154,13 @@ impl Sharing {
         random::fill(&mut seed).map_err(|why| Problem::new("cannot draw random keys", why))?;
         let block = ports.hold_block(OUTGOING_PORTS, u64::from_le_bytes(seed)).map_err(|e| {
             let why = format!("no {OUTGOING_PORTS} ports for outgoing connections: {e}");
-            Problem::new(&what, why).mend("close sockets of Linux, or raise `ulimit -n`")
+            Problem::new(&what, why).mend(match e.raw_os_error() {
+                Some(libc::EADDRINUSE) => {
+                    "so many that follow each other must be free in net.ipv4.ip_local_port_range \
+                     without ip_local_reserved_ports: close sockets of Linux, or widen the range"
+                }
+                _ => "raise `ulimit -n`",
+            })
         })?;
         config.local_ports = block;
         say!(
