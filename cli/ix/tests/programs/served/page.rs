@@ -19,12 +19,12 @@ const FIGURES: &[(&str, &str)] = &[
          'pgbench -h {address} -p {port} -U postgres -S -c {connections} -T {seconds} postgres' \
          -- /usr/lib/postgresql/15/bin/postgres -D DATA -c listen_addresses={address} -c \
          port={port}`, where server and dataplane have one of two hardware threads together: \
-         0.79 to 0.97 of Linux's rate in four pairs of six seconds beside one other job, 0.47 \
-         to 0.75 where builds wanted both hardware threads. The queries themselves take three \
-         quarters of Linux's time there, so no stack can be much faster. `pgbench -C`, a \
-         connection and so a process for each transaction: 0.85 to 1 of Linux's rate (three \
-         runs, busy machine, one of them of an older library); while builds ran both were too \
-         slow to be compared. Where the dataplane keeps one of two hardware threads to itself, \
+         0.79 to 0.97 of Linux's rate in four runs by hand, two of 4 s and two of 6 s, beside \
+         one other job, 0.47 to 0.75 where builds wanted both hardware threads. The queries \
+         themselves take three quarters of Linux's time there, so no stack can be much faster. \
+         `pgbench -C`, a connection and so a process for each transaction: 0.85 to 1 of Linux's \
+         rate (three runs, busy machine, one of them of an older library); while builds ran both \
+         were too slow to be compared. Where the dataplane keeps one of two hardware threads to itself, \
          PostgreSQL has the other one: 50 to 87 a second with `-C`, Linux with both 145 to 160",
     ),
     ("haproxy", "requests for each busy second: [Results](../results.md#haproxy)"),
