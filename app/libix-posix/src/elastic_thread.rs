@@ -8,7 +8,7 @@ use crate::{clock, pid, wake};
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU32, Ordering};
 use libix::engine::{Batch, Memory};
-use libix::raw::{Received, TxArena, call};
+use libix::raw::{Received, TxArena, Will, call};
 use std::collections::VecDeque;
 use std::os::fd::RawFd;
 use std::time::Duration;
@@ -179,6 +179,10 @@ pub struct ElasticThread {
     pub group_ports: Vec<Id>,
     /// The batch being written, and calls that wait for the next one.
     pub batch: Batch<Pending>,
+    /// What is carried out if this process ends before its next batch.
+    pub will: Option<Will>,
+    /// Connections of which something is noted there.
+    pub noted: Vec<Id>,
 }
 
 impl ElasticThread {
@@ -206,6 +210,8 @@ impl ElasticThread {
             old_udp_ports: Vec::new(),
             group_ports: Vec::new(),
             batch: Batch::new(),
+            will: None,
+            noted: Vec::new(),
         }
     }
 

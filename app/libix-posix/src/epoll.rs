@@ -7,7 +7,7 @@ use crate::slab::Id;
 use crate::socket::{File, Key, Kind, Watch};
 use crate::state::Core;
 use crate::wait::{self, Interest, Stop, WaitSpec};
-use crate::{clock, quiet_sets, real, serving};
+use crate::{cancel, clock, quiet_sets, real, serving, signals};
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, epoll_event};
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
@@ -59,6 +59,7 @@ pub fn control(
         }
         if let Some(set) = core.sets.get_mut(set_id) {
             set.has_linux |= op == EPOLL_CTL_ADD;
+            set.notes_linux(event);
         }
         return Err(Instead::Linux);
     };
@@ -226,6 +227,15 @@ pub fn wait_set(
         };
         over = until;
         let Some(set) = core.sets.get(id) else { return Err(libc::EBADF.into()) };
+        if set.tells_once && !drives && !is_shared {
+            let (back, result) = wait_on_linux(core, id, events, until);
+            core = back;
+            match result? {
+                0 if until.is_some_and(is_over) => return Ok(0),
+                0 => continue,
+                count => return Ok(count),
+            }
+        }
         let linux = set.real;
         // No process can tell one that has not attached, so it looks itself.
         let looks = (is_shared && !drives).then(|| Instant::now() + LOOKS);
@@ -262,6 +272,49 @@ pub fn wait_set(
             Err(Stop::Interrupted) => return Err(libc::EINTR.into()),
         }
     }
+}
+
+/// Waits in a set that has descriptors of Linux's alone, by Linux's own call: a look whether the
+/// set is ready would take what is told once. Another thread that adds a socket of IX ends it.
+fn wait_on_linux(
+    mut core: Guard,
+    id: Id,
+    events: &mut [epoll_event],
+    until: Option<Instant>,
+) -> (Guard, Outcome<usize>) {
+    if signals::interrupted() != 0 || cancel::ends_caller(&mut core) {
+        return (core, Err(libc::EINTR.into()));
+    }
+    let Some(set) = core.sets.get_mut(id) else { return (core, Err(libc::EBADF.into())) };
+    let (real, wake_fd) = (set.real, set.begins_to_sleep());
+    drop(core);
+    let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+    let time = left.map(|left| libc::timespec {
+        tv_sec: left.as_secs().min(i64::MAX as u64) as i64,
+        tv_nsec: left.subsec_nanos().into(),
+    });
+    let time = time.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
+    let (at, room) = (events.as_mut_ptr(), events.len().min(i32::MAX as usize) as i32);
+    let mut result = Ok(0);
+    real::own_call();
+    signals::asleep(wake_fd, || {
+        let no_mask = core::ptr::null::<libc::sigset_t>();
+        // SAFETY: a slice with its length, a time or null, no mask.
+        let count = unsafe {
+            libc::syscall(libc::SYS_epoll_pwait2, real, at, room, time, no_mask, 8)
+        };
+        result = match usize::try_from(count) {
+            Err(_) if real::errno() == libc::EINTR => Ok(0),
+            count => count.map_err(|_| real::errno().into()),
+        };
+    });
+    let mut core = lock();
+    core.linux_side.news += 1;
+    if let Some(set) = core.sets.get_mut(id) {
+        set.woke_up();
+        result = result.map(|count| set.without_alarm(&mut events[..count]));
+    }
+    (core, result)
 }
 
 /// Whether a wait is over.
@@ -302,7 +355,9 @@ fn check_linux(core: &mut Guard, id: Id, events: &mut [epoll_event]) -> Outcome<
     let count = usize::try_from(count).map_err(|_| real::errno())?;
     core.linux_side.news += u64::from(count > 0);
     let Some(set) = core.sets.get_mut(id) else { return Ok(0) };
+    let count = set.without_alarm(&mut events[..count]);
     if set.linux.checked(now_us, real::calls(), count)
+        && !set.tells_once
         && let Some(quiet_sets) = core.quiet_sets
     {
         quiet_sets::watch(core, quiet_sets, id);
@@ -319,4 +374,126 @@ fn may_be_ready(core: &Core, id: Id) -> bool {
 pub fn until_ms(timeout_ms: i32) -> Option<Instant> {
     let time = u64::try_from(timeout_ms).ok()?;
     Some(Instant::now() + Duration::from_millis(time))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ix_skip::{Need, skip};
+    use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+    use std::sync::mpsc;
+
+    /// A mount namespace of this thread and those that it starts; false: Linux refuses it.
+    fn has_own_mounts() -> bool {
+        let (none, root) = (core::ptr::null(), c"/".as_ptr());
+        let flags = libc::MS_REC | libc::MS_PRIVATE;
+        // SAFETY: strings, and pointers that may be null.
+        unsafe {
+            libc::unshare(libc::CLONE_FS | libc::CLONE_NEWNS) == 0
+                && libc::mount(none, root, none, flags, core::ptr::null()) == 0
+        }
+    }
+
+    fn mount_and_unmount() {
+        let (place, kind) = (c"/proc/1/task".as_ptr(), c"tmpfs".as_ptr());
+        // SAFETY: strings, and a pointer that may be null.
+        unsafe {
+            assert_eq!(libc::mount(kind, place, kind, 0, core::ptr::null()), 0);
+            assert_eq!(libc::umount2(place, libc::MNT_DETACH), 0);
+        }
+    }
+
+    /// A set, with its entry in the table.
+    struct Own(OwnedFd, Id);
+
+    impl AsRawFd for Own {
+        fn as_raw_fd(&self) -> RawFd {
+            self.0.as_raw_fd()
+        }
+    }
+
+    impl Drop for Own {
+        fn drop(&mut self) {
+            fds::replace(self.as_raw_fd(), Entry::Linux);
+            drop(lock().sets.remove(self.1));
+        }
+    }
+
+    /// A set of Linux's descriptors alone.
+    fn set_of_linux(fd: RawFd, events: u32) -> Own {
+        // SAFETY: no pointers; the descriptor is this value's.
+        let set = unsafe { OwnedFd::from_raw_fd(libc::epoll_create1(libc::EPOLL_CLOEXEC)) };
+        let real = fds::copy_out_of_the_way(set.as_raw_fd()).expect("a descriptor");
+        let id = lock().sets.insert(Set::new(real));
+        fds::replace(set.as_raw_fd(), Entry::Epoll(fds::index_of(id)));
+        let event = epoll_event { events, u64: 7 };
+        let mut on_linux = event;
+        let add = || epoll_set::quietly(set.as_raw_fd(), EPOLL_CTL_ADD, fd, Some(&mut on_linux));
+        let added = control(set.as_raw_fd(), EPOLL_CTL_ADD, fd, Some(event), || 0);
+        assert!(matches!(added, Err(Instead::Linux)));
+        assert_eq!(add(), 0);
+        Own(set, id)
+    }
+
+    /// The number of events, and the first one.
+    fn wait_for(set: &Own, limit: Duration) -> (usize, u64, u32) {
+        let mut events = [epoll_event { events: 0, u64: 0 }; 4];
+        let count = wait_set(set.as_raw_fd(), &mut events, Some(limit)).ok().expect("no errno");
+        (count, events[0].u64, events[0].events)
+    }
+
+    #[test]
+    fn what_is_told_once_is_reported() {
+        let test = || {
+            if !has_own_mounts() {
+                let test = "what_is_told_once_is_reported";
+                return skip(test, Need::Root, "no namespace of mounts");
+            }
+            let mounts = std::fs::File::open("/proc/thread-self/mounts").expect("mounts");
+            let set = set_of_linux(mounts.as_raw_fd(), libc::EPOLLPRI as u32);
+            assert_eq!(wait_for(&set, Duration::from_millis(50)).0, 0);
+            let change = std::thread::spawn(|| {
+                std::thread::sleep(Duration::from_millis(100));
+                mount_and_unmount();
+            });
+            let (count, data, events) = wait_for(&set, Duration::from_secs(20));
+            assert_eq!((count, data), (1, 7));
+            assert!(events & libc::EPOLLPRI as u32 != 0);
+            change.join().expect("mounts");
+        };
+        std::thread::spawn(test).join().expect("no fault");
+    }
+
+    #[test]
+    fn all_that_wait_by_linuxs_call_are_woken() {
+        let (reader, _writer) = std::io::pipe().expect("a pipe");
+        let set = set_of_linux(reader.as_raw_fd(), (libc::EPOLLIN | libc::EPOLLPRI) as u32);
+        let (said, heard) = mpsc::channel();
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                let (set, said) = (&set, said.clone());
+                scope.spawn(move || {
+                    let mut core = lock();
+                    let id = set_of(&core, set.as_raw_fd()).ok().expect("a set");
+                    let mut events = [epoll_event { events: 0, u64: 0 }; 4];
+                    let result;
+                    (core, result) = wait_on_linux(core, id, &mut events, None);
+                    drop(core);
+                    said.send(result.ok().expect("no errno")).expect("heard");
+                });
+            }
+            std::thread::sleep(Duration::from_millis(100));
+            let mut core = lock();
+            let id = set_of(&core, set.as_raw_fd()).ok().expect("a set");
+            let Core { sets, wakeups, .. } = &mut *core;
+            let waiters = sets.get_mut(id).map_or(Vec::new(), |set| set.waiters.drain(..).collect());
+            assert_eq!(waiters.len(), 3);
+            waiters.into_iter().for_each(|waiter| wakeups.add(waiter));
+            drop(core);
+            for _ in 0..3 {
+                assert_eq!(heard.recv_timeout(Duration::from_secs(20)), Ok(0));
+            }
+        });
+        assert_eq!(wait_for(&set, Duration::from_millis(20)).0, 0);
+    }
 }

@@ -171,7 +171,20 @@ pub struct Set {
     pub elastic: Option<usize>,
     /// What is known of the real set.
     pub linux: LinuxChecks,
+    /// Something in the real set may be told once (`EPOLLPRI`): `/proc/self/mounts` tells each of
+    /// its readers of a change at the first look, and a look at the set is one.
+    pub tells_once: bool,
+    alarm: Option<Alarm>,
 }
+
+/// An eventfd in the real set, which wakes threads that wait there by Linux's own call.
+struct Alarm {
+    fd: RawFd,
+    sleepers: usize,
+}
+
+/// The name of an [`Alarm`] in its set: no address.
+const ALARM: u64 = 0xf1ea_a1a2_0d0e_0a11;
 
 /// When to check the real set. A check is a call to Linux, so there is none while the set is known
 /// to be quiet: the last checks found nothing, no call of the program has gone to Linux since, and
@@ -217,6 +230,9 @@ impl Drop for Set {
         if self.real >= 0 {
             crate::fds::close_private(self.real);
         }
+        if let Some(alarm) = &self.alarm {
+            crate::fds::close_private(alarm.fd);
+        }
     }
 }
 
@@ -237,7 +253,57 @@ impl Set {
             waiters: Vec::new(),
             elastic: None,
             linux: LinuxChecks { at_us: 0, calls: 0, empty: 0, watched: false },
+            tells_once: false,
+            alarm: None,
         }
+    }
+
+    /// The program adds or changes an entry of Linux's.
+    pub fn notes_linux(&mut self, event: Option<epoll_event>) {
+        let data = (libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDNORM | libc::EPOLLWRNORM) as u32;
+        let is_once = |event: epoll_event| {
+            event.events & libc::EPOLLPRI as u32 != 0 || event.events & data == 0
+        };
+        self.tells_once |= event.is_some_and(is_once);
+    }
+
+    /// The calling thread waits in the real set. Returns what wakes it.
+    pub fn begins_to_sleep(&mut self) -> RawFd {
+        let real = self.real;
+        let alarm = self.alarm.get_or_insert_with(|| {
+            let fd = crate::wake::new_fd();
+            let mut event = epoll_event { events: libc::EPOLLIN as u32, u64: ALARM };
+            quietly(real, libc::EPOLL_CTL_ADD, fd, Some(&mut event));
+            Alarm { fd, sleepers: 0 }
+        });
+        alarm.sleepers += 1;
+        self.waiters.push(Waiter::Sleeper(alarm.fd, 0));
+        alarm.fd
+    }
+
+    /// It does not any more.
+    pub fn woke_up(&mut self) {
+        let Some(alarm) = &mut self.alarm else { return };
+        alarm.sleepers = alarm.sleepers.saturating_sub(1);
+        let own = Waiter::Sleeper(alarm.fd, 0);
+        if let Some(at) = self.waiters.iter().position(|waiter| *waiter == own) {
+            self.waiters.remove(at);
+        }
+    }
+
+    /// Takes the alarm out of what Linux has reported; returns the number of the other events.
+    pub fn without_alarm(&mut self, events: &mut [epoll_event]) -> usize {
+        let Some(alarm) = &self.alarm else { return events.len() };
+        let Some(at) = events.iter().position(|event| event.u64 == ALARM) else {
+            return events.len();
+        };
+        events.copy_within(at + 1.., at);
+        crate::wake::clear(alarm.fd);
+        if alarm.sleepers > 0 {
+            // It was rung for all of them.
+            crate::wake::wake(alarm.fd);
+        }
+        events.len() - 1
     }
 
     /// In a forked child, which has no helper.

@@ -2,7 +2,6 @@
 //! lock.
 use crate::numbers;
 use crate::slab::Id;
-use core::ops::Range;
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::os::fd::RawFd;
 
@@ -107,15 +106,29 @@ pub fn index_of(id: Id) -> u32 {
     id as u32
 }
 
-/// The first number of the dataplane's descriptors, which a forked child closes.
+/// The first number of the range of the dataplane's descriptors.
 static RESERVED_BASE: AtomicU32 = AtomicU32::new(16384);
 
-/// The dataplane's descriptors have these numbers. Calls that close all must leave them.
-pub fn reserve(numbers: Range<RawFd>) {
-    RESERVED_BASE.store(numbers.start as u32, Ordering::Relaxed);
+/// The dataplane's descriptors have numbers of this range.
+pub fn reserve_from(base: RawFd) {
+    RESERVED_BASE.store(base as u32, Ordering::Relaxed);
+}
+
+/// These are the dataplane's descriptors. Calls that close all must leave them.
+pub fn reserve(numbers: impl Iterator<Item = RawFd>) {
     numbers.for_each(|fd| {
         replace(fd, Entry::Private);
     });
+}
+
+/// They are closed, and the program's to use.
+pub fn release(numbers: impl Iterator<Item = RawFd>) {
+    for fd in numbers {
+        if get(fd) == Entry::Private {
+            replace(fd, Entry::Linux);
+            numbers::freed(fd);
+        }
+    }
 }
 
 /// A copy of a descriptor at a high number, so that the program's next descriptor has the number

@@ -103,6 +103,7 @@ mod serving;
 mod shared_sets;
 mod shares;
 mod signals;
+mod testament;
 mod wait;
 
 // Calls.

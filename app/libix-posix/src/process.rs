@@ -93,7 +93,7 @@ pub fn begin() -> Option<Intercepts> {
     kin::begin_run();
     announce::begin_run();
     holders::begin_run();
-    reserve(reserved.clone());
+    reserve(reserved.clone(), &starter);
     let mut core = lock();
     let part = |nth| text.splitn(11, ';').nth(nth).unwrap_or_default();
     core.outgoing = part(7)
@@ -195,10 +195,15 @@ unsafe extern "C" {
     pub static mut environ: *mut *mut c_char;
 }
 
-/// The dataplane's descriptors have these numbers.
-fn reserve(numbers: Range<RawFd>) {
+/// The dataplane's descriptors have numbers of this range: all are its own where it is in this
+/// process; else the program may reach the others when it lifts its limit.
+fn reserve(numbers: Range<RawFd>, starter: &Starter) {
     RESERVED_END.store(numbers.end, Ordering::Relaxed);
-    fds::reserve(numbers);
+    fds::reserve_from(numbers.start);
+    match starter.descriptors().next() {
+        Some(_) => fds::reserve(starter.descriptors()),
+        None => fds::reserve(numbers),
+    }
 }
 
 /// All descriptors of the dataplane have numbers below this one; 0: it has none.

@@ -270,6 +270,7 @@ fn take_bytes(
     let connecting = stream.is_connecting();
     if touch {
         core.mark_dirty(id);
+        core.notes_read(id, n);
     }
     if let Some(local_peer) = local_peer {
         core.read_from_local_peer(local_peer, n);

@@ -168,6 +168,7 @@ fn give_bytes(
     }
     if n > 0 {
         core.mark_dirty(id);
+        core.notes_written(id, n);
     }
     (from.left() == 0).then_some(Ok(()))
 }

@@ -12,7 +12,7 @@ use crate::confined::{Locked, THREADS};
 use crate::lock::lock;
 use crate::log::{self, Once};
 use crate::state::Core;
-use crate::{helper, holders, kick, kin, lost, signals};
+use crate::{fds, helper, holders, kick, kin, lost, signals};
 use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use libix::Error;
 use libix::raw::{EnterError, Process, Starter, Thread};
@@ -148,6 +148,7 @@ fn start_dataplane(core: &mut Core) -> bool {
         unsafe { libc::syscall(libc::SYS_exit_group, 1) };
         return false;
     };
+    STARTER.get().into_iter().for_each(|starter| fds::reserve(starter.descriptors()));
     core.mss = process.mss_bytes().into();
     core.tx_bytes = process.tx_bytes();
     core.open_ports_on(process.threads() as usize);
@@ -184,6 +185,8 @@ fn share(core: &mut Core, process: &Process, elastic: usize) -> bool {
     core.elastic_threads[elastic].tx = Some(Locked(*thread.tx()));
     core.elastic_threads[elastic].cycle += 1;
     core.settle(elastic, &mut thread);
+    core.elastic_threads[elastic].will = thread.take_will();
+    core.renews_will(elastic, 0);
     core.dispatch(elastic, &thread, events);
     // SAFETY: the lock is held, and no thread could drive before the dataplane ran.
     unsafe { THREADS[elastic].set(thread) };
@@ -200,11 +203,13 @@ pub fn forked() {
         unsafe { thread.forget() };
     }
     if let Some(starter) = STARTER.get() {
+        fds::release(starter.descriptors());
         // SAFETY: `Core::forked` has run, so nothing of the parent's dataplane is used.
         let can_serve = unsafe { starter.forked() };
         if !can_serve {
             FILE.store(NEVER, Ordering::Release);
         }
+        fds::reserve(starter.descriptors());
     }
 }
 

@@ -221,17 +221,24 @@ pub fn sleep(wake_fd: RawFd, linux: Option<RawFd>, left: Option<Duration>) -> bo
     });
     let time = time.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
     real::own_call();
-    // From here on a handler that runs on this thread writes the wake descriptor.
-    OWN.with(|own| own.wake_fd.set(wake_fd));
-    if interrupted() == 0 {
+    asleep(wake_fd, || {
         // SAFETY: an array with its length, a time or null, no mask.
         unsafe { libc::syscall(libc::SYS_ppoll, polls.as_mut_ptr(), 2, time, 0, 8) };
-    }
-    OWN.with(|own| own.wake_fd.set(-1));
+    });
     if polls[0].revents != 0 {
         wake::clear(wake_fd);
     }
     polls[1].revents != 0
+}
+
+/// Makes a call in which this thread sleeps until the wake descriptor is written, among others. Does
+/// not if a handler has run since [`reset`]; one that runs from here on writes the descriptor.
+pub fn asleep(wake_fd: RawFd, call: impl FnOnce()) {
+    OWN.with(|own| own.wake_fd.set(wake_fd));
+    if interrupted() == 0 {
+        call();
+    }
+    OWN.with(|own| own.wake_fd.set(-1));
 }
 
 /// Starts a thread of ours, with all signals blocked: the program's handlers run on its own

@@ -302,6 +302,14 @@ impl Socket {
         }
     }
 
+    /// The same, to look at.
+    pub fn as_stream(&self) -> Option<&Stream> {
+        match &self.kind {
+            Kind::Stream(stream) => Some(stream),
+            _ => None,
+        }
+    }
+
     /// The datagrams, if it is a UDP socket of IX.
     pub fn datagrams(&mut self) -> Option<&mut Datagrams> {
         match &mut self.kind {

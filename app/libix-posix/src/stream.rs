@@ -134,6 +134,8 @@ pub struct Stream {
     pub legacy: u64,
     /// What the dataplane was told of that.
     pub legacy_told: u64,
+    /// Something of it is noted in case that this process ends before its next batch.
+    pub noted: bool,
 }
 
 impl Stream {
@@ -184,6 +186,7 @@ impl Stream {
             skip: 0,
             legacy: 0,
             legacy_told: 0,
+            noted: false,
             kept_until_us: 0,
         }
     }

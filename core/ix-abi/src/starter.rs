@@ -22,4 +22,8 @@ pub struct Starter {
     /// To be called in a forked child. The child drops its parent's dataplane, of which it has no
     /// descriptors, and may start its own once the parent's has ended.
     pub forked: extern "C" fn(),
+    /// The descriptors that a dataplane in another process has in this one, each by its index; -1
+    /// behind the last one. Where the dataplane is in this process it has a range of numbers
+    /// instead, and there is none here.
+    pub descriptor: extern "C" fn(index: u32) -> i32,
 }

@@ -29,8 +29,8 @@ impl<B: RxBuf> Tcb<B> {
         snd_wnd.max(floor).min(most).saturating_sub(self.snd_buf_bytes)
     }
 
-    /// Records that the application has appended `bytes` to the send stream, at most
-    /// [`Self::send_space`].
+    /// Records that the application has appended `bytes` to the send stream: at most
+    /// [`Self::send_space`], unless it has ended and these are its last ones.
     pub fn append(&mut self, bytes: u32) {
         debug_assert!(self.state.sends(), "append in {:?}", self.state);
         self.snd_buf_bytes += bytes;

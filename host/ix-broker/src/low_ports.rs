@@ -7,9 +7,9 @@
 //!
 //! Where the address is shared with Linux (`--addr` is left out), a request with a port and the
 //! families of its addresses alone has the broker say whether another run has it there, let the
-//! socket share it if this run has, and keep what comes in by IX's interface from the socket: a
-//! program, of whichever user, has no right to that. A connection that Linux accepted before the
-//! dataplane begins would break when IX has the port.
+//! socket share it if this run has, and keep connections that come in by IX's interface from the
+//! socket: a program, of whichever user, has no right to that. A connection that Linux accepted
+//! before the dataplane begins would break when IX has the port.
 //!
 //! A request is the address, with the socket and an end of a pair on which the errno comes back; 0
 //! is none. A thread of its own carries them out, one at a time: a program that sends what takes
@@ -153,7 +153,7 @@ fn has_right_of_its_own(status: &str) -> bool {
     rights.is_some_and(|bits| bits & MAY_BIND != 0) && real.is_some() && real == effective
 }
 
-/// Keeps what comes in by an interface from a socket of the Internet, and lets its user share ports
+/// Keeps connections that come in by an interface from a socket of the Internet, and lets its user share ports
 /// with IX: a program may have become another user before it listens, as memcached does.
 fn keep_from(socket: BorrowedFd<'_>, shared: &SharedInterface) -> io::Result<()> {
     let family = get_option::<i32>(socket, libc::SOL_SOCKET, libc::SO_DOMAIN)?;
@@ -163,7 +163,14 @@ fn keep_from(socket: BorrowedFd<'_>, shared: &SharedInterface) -> io::Result<()>
     let file = File::from(socket.try_clone_to_owned()?).metadata()?;
     shared.ports.may_share(file.uid());
     shared.ports.is_programs(file.ino());
-    socket::refuse_from(socket, shared.index)
+    // A datagram that Linux takes before IX has the port waits for the program, which looks at
+    // both. Afterwards none comes to Linux by that interface.
+    if is_tcp(socket)? { socket::refuse_from(socket, shared.index) } else { Ok(()) }
+}
+
+fn is_tcp(socket: BorrowedFd<'_>) -> io::Result<bool> {
+    let kind = get_option::<i32>(socket, libc::SOL_SOCKET, libc::SO_TYPE)?;
+    Ok(kind == libc::SOCK_STREAM)
 }
 
 /// Lets the socket have a port at addresses of these families, a bit for each, where it is this
@@ -174,8 +181,7 @@ fn lets(
     (port, families): (u16, u8),
     shared: &SharedInterface,
 ) -> io::Result<()> {
-    let is_tcp = get_option::<i32>(socket, libc::SOL_SOCKET, libc::SO_TYPE)? == libc::SOCK_STREAM;
-    let transport = if is_tcp { Transport::Tcp } else { Transport::Udp };
+    let transport = if is_tcp(socket)? { Transport::Tcp } else { Transport::Udp };
     if port == 0 {
         // Linux chooses one that is free.
         return Ok(());

@@ -33,6 +33,7 @@ impl Arrays {
             status: self.status.expose_provenance() as u64,
             cpu: 0,
             attachment: 0,
+            will: 0,
         }
     }
 

@@ -76,7 +76,7 @@ pub fn layouts() -> Vec<Layout> {
             mss_bytes,
             batch_bound,
         }),
-        layout!(ThreadArea { calls, events, status, cpu, attachment }),
+        layout!(ThreadArea { calls, events, status, cpu, attachment, will }),
         layout!(ThreadStatus { now_us, signal_pending, reserved }),
         layout!(ix_endpoint { addr, port, reserved }),
         layout!(ix_callbacks {

@@ -5,9 +5,10 @@ use libc::{c_int, sock_filter, sock_fprog};
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
 
-/// Prepares the socket before Linux binds it to this address, or has it listen there. What comes in
-/// by the interface of IX is not this one's: before the dataplane begins it is dropped, and the peer
-/// sends it again. A connection that Linux had accepted would break when IX has the port.
+/// Prepares the socket before Linux binds it to this address, or has it listen there. A connection
+/// that comes in by the interface of IX is not this one's: before the dataplane begins its SYN is
+/// dropped, and the peer sends it again. One that Linux had accepted would break when IX has the
+/// port. A datagram waits here for the program, as on Linux.
 ///
 /// `reuse_port`: the program's own option. With that alone Linux says whether the port is free, as
 /// it would without IX, and of two programs that want it one has it. Where this run holds the port

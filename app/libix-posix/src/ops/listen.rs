@@ -243,5 +243,6 @@ fn take_connection(core: &mut Guard, id: Id, flags: i32) -> Outcome<Option<Accep
         core.mark_dirty(accepted);
     }
     core.leaves_queue(accepted);
+    core.notes_accepted(accepted);
     Ok(Some((fd, Some((peer, ipv6)))))
 }

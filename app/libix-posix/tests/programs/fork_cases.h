@@ -192,6 +192,92 @@ static void sent_before_the_kill(void)
     SAY(tell("recv 1"));
 }
 
+/* What was sent arrives, however soon after it another process ends the sender. */
+static void killed_as_it_has_sent(void)
+{
+    for (int turn = 0; turn < 10; turn++) {
+        int l = listener();
+        struct gate sent = gate();
+        CHILD(pid)
+            int fd = accept(l, NULL, NULL);
+            put(fd, "chi");
+            put(fd, "ld");
+            if (turn % 2)
+                close(fd);
+            open_gate(&sent);
+            idle();
+        ENDS
+        SAY(tell("dial %d", port_of(l)));
+        close(l);
+        pass_gate(&sent);
+        slain(pid);
+        SAY(tell("recv 5"));
+        SAY(tell("recv 1"));
+        tell("close");
+    }
+}
+
+static void killed_as_it_has_answered(void)
+{
+    for (int turn = 0; turn < 10; turn++) {
+        int l = listener();
+        struct gate sent = gate();
+        CHILD(pid)
+            int fd = accept(l, NULL, NULL);
+            take(fd, 9);
+            put(fd, "answer");
+            open_gate(&sent);
+            idle();
+        ENDS
+        SAY(tell("dial %d", port_of(l)));
+        close(l);
+        tell("send 9");
+        pass_gate(&sent);
+        slain(pid);
+        SAY(tell("recv 6"));
+        SAY(tell("recv 1"));
+        tell("close");
+    }
+}
+
+static void killed_as_it_has_sent_much(void)
+{
+    int fd = accepted();
+    struct gate sent = gate();
+    CHILD(pid)
+        SAY(send(fd, buffer, 100000, 0));
+        SAY(send(fd, buffer, 50000, 0));
+        open_gate(&sent);
+        idle();
+    ENDS
+    close(fd);
+    pass_gate(&sent);
+    slain(pid);
+    SAY(tell("recv 150000"));
+    SAY(tell("recv 1"));
+}
+
+static void parent_goes_on_where_the_killed_one_has_sent(void)
+{
+    int fd = accepted();
+    for (int turn = 0; turn < 5; turn++) {
+        struct gate sent = gate();
+        CHILD(pid)
+            take(fd, 2);
+            put(fd, "one");
+            open_gate(&sent);
+            idle();
+        ENDS
+        tell("send 2");
+        pass_gate(&sent);
+        slain(pid);
+        put(fd, "two");
+        SAY(tell("recv 6"));
+    }
+    close(fd);
+    SAY(tell("recv 1"));
+}
+
 static void on_user_signal(int signal)
 {
     raise(SIGKILL);
@@ -572,4 +658,47 @@ static void vforked_child(void)
     /* The child's descriptors are a copy of the parent's. */
     put(fd, "on");
     SAY(tell("recv 2"));
+}
+
+/* All numbers that the program gets are its own, however high: in it, and in a child. */
+static void numbers_beyond_the_first_limit(void)
+{
+    struct rlimit limit;
+    int numbers[3000], count = 0, wrong = 0, fd = accepted();
+    getrlimit(RLIMIT_NOFILE, &limit);
+    limit.rlim_cur = 20000;
+    SAY(setrlimit(RLIMIT_NOFILE, &limit));
+    for (int least = 800; count < 1500; count++)
+        numbers[count] = fcntl(fd, F_DUPFD, least);
+    for (int least = 15300; count < 3000; count++)
+        numbers[count] = fcntl(fd, F_DUPFD, least);
+    CHILD(pid)
+        int lost = 0;
+        for (int i = 0; i < count; i++)
+            lost += fcntl(numbers[i], F_GETFD) < 0;
+        SAY(lost);
+        put(numbers[200], "c");
+        for (int i = 0; i < count; i++)
+            lost += close(numbers[i]) < 0;
+        SAY(lost);
+    ENDS
+    ended(pid);
+    SAY(tell("recv 1"));
+    for (int i = 0; i < count; i++)
+        wrong += numbers[i] < 0 || fcntl(numbers[i], F_GETFD) < 0;
+    SAY(wrong);
+    put(numbers[1700], "p");
+    SAY(tell("recv 1"));
+    for (int i = 0; i < count; i += 2)
+        wrong += dup2(numbers[i + 1], numbers[i]) != numbers[i];
+    SAY(wrong);
+    for (int i = 0; i < count; i++)
+        wrong += close(numbers[i]) < 0;
+    SAY(wrong);
+    int other = open("/dev/null", O_RDONLY);
+    for (int least = 800; least < 1100; least += 10)
+        wrong += close(fcntl(other, F_DUPFD, least)) < 0;
+    SAY(wrong);
+    put(fd, "x");
+    SAY(tell("recv 1"));
 }

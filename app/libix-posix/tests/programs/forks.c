@@ -103,7 +103,6 @@ static int slain(void)
     pid_t pid = fork();
     if (pid == 0) {
         greet("child");
-        usleep(100000);
         write(told[1], "", 1);
         for (;;)
             pause();

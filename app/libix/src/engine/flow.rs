@@ -5,7 +5,7 @@ use super::send::SendQueue;
 use crate::error::Error;
 use crate::raw::receive::ReceiveQueue;
 use crate::raw::{Thread, call};
-use ix_abi::{FlowOption, Handle};
+use ix_abi::{FlowOption, Handle, SgEntry};
 
 /// Most calls that [`Flow::emit`] appends.
 pub const EMIT_CALLS: usize = 3;
@@ -59,6 +59,8 @@ pub struct Flow {
     pub ending: Ending,
     /// The window took less than it was given; `SENT` says when to try again.
     blocked: bool,
+    /// Of the unsent bytes, those that the batch names whose answer is not known yet.
+    offered: u64,
     fin: Fin,
     /// The dataplane knows that its user has closed it.
     is_closed: bool,
@@ -102,6 +104,11 @@ impl Flow {
     /// Whether our direction ends after the unsent bytes.
     fn ends(&self) -> bool {
         self.ending == Ending::Close || self.fin == Fin::Wanted
+    }
+
+    /// The unsent bytes that no call of the batch names, piece by piece.
+    pub fn unsaid(&self) -> impl Iterator<Item = SgEntry> {
+        self.send.unsent_from(self.offered)
     }
 
     /// Whether there is anything to append.
@@ -155,6 +162,7 @@ impl Flow {
             } else {
                 batch.push_sendv(thread, which, self.send.first_unsent(limit), last, sendv)
             };
+            self.offered = offered;
             if last == Some(offered) {
                 self.fin = Fin::Offered;
             }
@@ -191,6 +199,7 @@ impl Flow {
         offered: u64,
         answer: Result<u64, Error>,
     ) -> Result<(), Error> {
+        self.offered = 0;
         if self.fin == Fin::Offered {
             self.fin = if answer == Ok(offered) { Fin::Sent } else { Fin::Wanted };
         }

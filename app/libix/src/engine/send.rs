@@ -195,6 +195,15 @@ impl SendQueue {
         })
     }
 
+    /// The unsent bytes behind the first `skip` ones, piece by piece.
+    pub fn unsent_from(&self, mut skip: u64) -> impl Iterator<Item = SgEntry> {
+        self.unsent_pieces().filter_map(move |piece| {
+            let n = piece.len.min(skip);
+            skip -= n;
+            (n < piece.len).then_some(SgEntry { base: piece.base + n, len: piece.len - n })
+        })
+    }
+
     /// The first `limit` unsent bytes as a scatter-gather array.
     pub(crate) fn first_unsent(&self, limit: u64) -> impl Iterator<Item = SgEntry> {
         let mut left = limit;
@@ -261,6 +270,19 @@ mod tests {
         assert_eq!(grown(3 * MIB, MIB), 6 * MIB);
         assert_eq!(grown(3 * MIB, MIB - 1), MIB);
         assert_eq!(grown(100 * MIB, MIB), 16 * MIB);
+    }
+
+    #[test]
+    fn what_is_behind_the_first_unsent_bytes_keeps_its_pieces() {
+        let mut queue = SendQueue::default();
+        [(4096, 10), (8192, 20), (16384, 5)]
+            .into_iter()
+            .for_each(|(base, len)| queue.push(base, len, Source::Received));
+        queue.taken(4);
+        let pieces = |skip| queue.unsent_from(skip).map(|p| (p.base, p.len)).collect::<Vec<_>>();
+        assert_eq!(pieces(0), [(4100, 6), (8192, 20), (16384, 5)]);
+        assert_eq!(pieces(7), [(8193, 19), (16384, 5)]);
+        assert_eq!(pieces(31), []);
     }
 
     #[test]

@@ -184,6 +184,7 @@ impl Loopback {
                 status: thread.status.base(),
                 cpu: 0,
                 attachment: 0,
+                will: 0,
             }
         };
         // SAFETY: the gate keeps the world, and so the arrays, alive as long as the thread; the

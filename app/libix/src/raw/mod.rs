@@ -22,6 +22,7 @@ mod socket;
 mod thread;
 mod tx;
 mod tx_buf;
+mod will;
 
 pub(crate) use bell::{ring_eventfd, signal_process};
 pub use event::{Event, Received, Said};
@@ -34,6 +35,7 @@ pub(crate) use socket::connect_within;
 pub use thread::{EnterError, Thread, Wait};
 pub use tx::TxArena;
 pub use tx_buf::{TxBuf, TxShared};
+pub use will::Will;
 
 /// The entry of the dataplane: `ix_abi::gate_op` and its three arguments.
 ///

@@ -8,6 +8,7 @@ use ix_abi::{
     gate_op,
 };
 use std::net::IpAddr;
+use std::os::fd::RawFd;
 
 /// Marks the program's file as written for IX (ELF note of owner `IX`, type 1, version of the
 /// contract), so that `ix run` leaves its sockets to Linux.
@@ -199,6 +200,17 @@ impl Starter {
         // SAFETY: the starter returns the address of the header, for the rest of the process's
         // life.
         unsafe { Process::at(header) }.ok()
+    }
+
+    /// The descriptors that a dataplane in another process has in this one. Of one that is in this
+    /// process none is named: it has a range of numbers for itself.
+    pub fn descriptors(&self) -> impl Iterator<Item = RawFd> {
+        let words = match self {
+            Starter::Later(words) => Some(*words),
+            Starter::Now(_) => None,
+        };
+        let all = words.into_iter().flat_map(|words| (0..).map(|index| (words.descriptor)(index)));
+        all.take_while(|fd| *fd >= 0)
     }
 
     /// In a forked child: leaves the parent's dataplane. False: this process cannot begin one.

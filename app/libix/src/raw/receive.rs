@@ -120,6 +120,12 @@ impl ReceiveQueue {
         core::mem::take(&mut self.done_bytes)
     }
 
+    /// What [`ReceiveQueue::take_done`] would return.
+    #[inline]
+    pub fn done(&self) -> u64 {
+        self.done_bytes
+    }
+
     /// Whether [`ReceiveQueue::take_done`] has anything.
     #[inline]
     pub fn has_done(&self) -> bool {

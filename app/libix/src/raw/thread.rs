@@ -1,7 +1,7 @@
 //! One elastic thread, from the application's side.
 use super::call::{self, Batched};
 use super::signal::SignalMask;
-use super::{Event, Gate, Process, ProcessGate, Received, TxArena};
+use super::{Event, Gate, Process, ProcessGate, Received, TxArena, Will};
 use crate::addr;
 use crate::error::Error;
 use core::fmt;
@@ -85,6 +85,7 @@ pub struct Thread {
     calls: *mut CallSlot,
     events: *const EventSlot,
     status: *const ThreadStatus,
+    will: Option<Will>,
     pushed: usize,
     answered: usize,
     ready: usize,
@@ -199,6 +200,8 @@ impl Thread {
             calls: with_exposed_provenance_mut(area.calls as usize),
             events: with_exposed_provenance_mut::<EventSlot>(area.events as usize),
             status: with_exposed_provenance_mut::<ThreadStatus>(area.status as usize),
+            // SAFETY: as the other addresses of the area; taken once.
+            will: unsafe { Will::at(area.will) },
             pushed: 0,
             answered: 0,
             ready: 0,
@@ -239,6 +242,17 @@ impl Thread {
     /// Transmit memory of this thread.
     pub fn tx(&self) -> &TxArena {
         &self.tx
+    }
+
+    /// What is carried out when the process ends, if the dataplane has that; once for each thread.
+    pub fn take_will(&mut self) -> Option<Will> {
+        self.will.take()
+    }
+
+    /// Calls in the batch.
+    #[inline]
+    pub fn calls(&self) -> usize {
+        self.pushed
     }
 
     /// Free slots of the batch.

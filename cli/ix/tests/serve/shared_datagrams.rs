@@ -1,5 +1,6 @@
 //! Datagrams at Linux's own addresses that do not come by IX's interface: Linux hears them, and the
 //! program with it; answers leave by the way that they came.
+use super::shared_address::on_linux_address;
 use super::shared_ipv6::{addresses_beside, container, on_both_families};
 use crate::support::process::Process;
 use crate::support::stats::Stats;
@@ -240,4 +241,80 @@ fn programs_of_ix_hear_each_other_over_both_families() {
     }
     other.terminate();
     process.terminate();
+}
+
+/// Binds UDP ports, and has no time for them for a second; then it, or a child of it, receives what
+/// has come, and answers.
+const LATE: &str = "
+import os, socket, sys, time
+sockets = []
+for at, port in [('0.0.0.0', 5371), (sys.argv[1], 5372), ('0.0.0.0', 5373), (sys.argv[1], 5374)]:
+    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    s.bind((at, port))
+    s.settimeout(20)
+    sockets.append(s)
+print('bound', flush=True)
+time.sleep(1)
+def receives(s, count):
+    for _ in range(count):
+        data, peer = s.recvfrom(100)
+        s.sendto(b'late ' + data, peer)
+        print(s.getsockname()[1], peer[0], data.decode(), flush=True)
+for index, s in enumerate(sockets):
+    if index < 2:
+        receives(s, 4)
+    elif os.fork() == 0:
+        receives(s, 4)
+        os._exit(0)
+for _ in range(2):
+    os.wait()
+print('done', flush=True)
+";
+
+/// What the program of `LATE` says, in order, and what its peer is answered.
+fn late(net: &TestNet, process: &Process) -> (Vec<String>, Vec<String>) {
+    process.wait_for("bound", PATIENCE);
+    let socket = net.client.run(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))).expect("a socket");
+    socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    let mut back = [0; 100];
+    let send = |text: &str, port| {
+        socket.send_to(text.as_bytes(), (*SERVICE.ip(), port)).expect("sent");
+    };
+    let ports = [5371, 5372, 5373, 5374];
+    for text in ["first", "second", "third"] {
+        // The neighbour is found meanwhile.
+        std::thread::sleep(Duration::from_millis(20));
+        ports.iter().for_each(|port| send(text, *port));
+    }
+    let mut answers: Vec<String> = Vec::new();
+    let mut hear = |count| {
+        for _ in 0..count {
+            let (n, by) = socket.recv_from(&mut back).expect("an answer");
+            answers.push(format!("{by} {}", String::from_utf8_lossy(&back[..n])));
+        }
+    };
+    hear(3 * ports.len());
+    ports.iter().for_each(|port| send("fourth", *port));
+    hear(ports.len());
+    process.wait_for("done", PATIENCE);
+    answers.sort();
+    let mut said: Vec<_> = process.said().into_iter().filter(|l| l.starts_with("53")).collect();
+    said.sort();
+    (said, answers)
+}
+
+/// On Linux a datagram waits from `bind` on.
+#[test]
+fn datagrams_that_come_before_the_program_waits_are_kept() {
+    let test = "datagrams_that_come_before_the_program_waits_are_kept";
+    let Some(net) = on_linux_address(test) else { return };
+    let own = SERVICE.ip().to_string();
+    let mut command = net.server.command(PYTHON, None);
+    command.args(["-c", LATE, &own]);
+    let process = Process::start(command);
+    let on_linux = late(&net, &process);
+    assert_eq!((on_linux.0.len(), on_linux.1.len()), (16, 16), "on Linux: {on_linux:#?}");
+    drop(process);
+    let process = net.start_shared(&[PYTHON, "-c", LATE, &own]).process;
+    assert_eq!(late(&net, &process), on_linux);
 }

@@ -14,7 +14,7 @@ pub use direction::Direction;
 
 use crate::codec::codec_struct;
 use crate::sync::{AtomicU32, AtomicU64};
-use ix_abi::{CALLS_MAX, CallSlot, EVENTS_MAX, EventSlot, ProcessHeader, ThreadArea};
+use ix_abi::{CALLS_MAX, CallSlot, EVENTS_MAX, EventSlot, ProcessHeader, ThreadArea, Will};
 
 /// Address of everything that both processes map, in both of them. Programs, sanitizers' shadows
 /// and the heaps of Go and Java leave it free.
@@ -137,6 +137,8 @@ pub struct WrittenPages {
     pub request: Request,
     /// Written for the first elastic thread only.
     pub fault: FaultNote,
+    /// What is carried out when the process has ended.
+    pub will: Will,
 }
 
 /// What the program only reads of one elastic thread.

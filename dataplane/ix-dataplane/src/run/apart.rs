@@ -528,7 +528,11 @@ impl Peers<'_> {
                     self.all.push(Peer::new(entry, self.thread));
                 }
                 Some(index) if entry.has_ended => {
-                    self.all.remove(index);
+                    let mut peer = self.all.remove(index);
+                    let asked = peer.take_request(self.cpu).filter(|a| a.op == gate_op::RUN_IO);
+                    let asked = asked.map_or(0, |asked| asked.calls as usize);
+                    let will = peer.shares.pages.will(self.thread);
+                    runner.carry_out_will(entry.number, asked, will, now_us);
                     if runner.end_process(entry.number, goes_on, now_us) {
                         self.lingers = Some(entry.number);
                     }

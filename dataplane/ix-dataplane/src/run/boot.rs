@@ -249,6 +249,7 @@ impl Dataplane {
             status: area.status as u64,
             cpu: *cpu,
             attachment: 0,
+            will: 0,
         };
         let areas: Vec<ThreadArea> = own_areas.iter().map(describe).collect();
         let pages = match &reach.shares {

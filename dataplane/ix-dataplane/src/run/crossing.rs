@@ -2,7 +2,7 @@
 //! (`ix_proto::crossing` has the layout). The program may write its part at any time: each word is
 //! read once, and what was read is checked before it is used.
 use crate::run::boot::BootError;
-use ix_abi::{CallSlot, EventSlot, ProcessHeader, ThreadArea};
+use ix_abi::{CallSlot, EventSlot, ProcessHeader, ThreadArea, WillEntry, WillState};
 use ix_proto::crossing::{
     HEADER_BYTES, LEGACY_AT, Legacy, READ_AT, ReadPages, Reply, Request, THREADS_MAX, WRITTEN_AT,
     WrittenPages, read_bytes, written_bytes,
@@ -117,6 +117,19 @@ impl CrossingPages {
         // SAFETY: within the mapping, which lives as long as self; atomics only, for which every
         // value is valid.
         unsafe { &(*self.written_pages(thread)).request }
+    }
+
+    /// What the process has left to be carried out; each word is read once.
+    pub(crate) fn will(&self, thread: usize) -> (WillState, Vec<WillEntry>) {
+        // SAFETY: within the mapping, which lives as long as self; volatile, because the program
+        // may write meanwhile. Every value is valid, and the numbers are within the lists.
+        unsafe {
+            let will = &raw const (*self.written_pages(thread)).will;
+            let state = WillState::decode((&raw const (*will).state).read_volatile());
+            let list = &raw const (*will).entries[state.list];
+            let entry = |index| list.cast::<WillEntry>().add(index).read_volatile();
+            (state, (0..state.count).map(entry).collect())
+        }
     }
 
     /// Its reply.

@@ -13,4 +13,5 @@ pub mod runner;
 pub mod turns;
 pub mod unentered;
 pub mod updates;
+mod will;
 pub mod winding_up;

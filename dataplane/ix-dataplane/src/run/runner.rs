@@ -4,6 +4,7 @@ use crate::clock::{Clock, ticks};
 use crate::cycle::ElasticThread;
 use crate::observe::metrics::{Place, Stage, ThreadState};
 use crate::observe::survey::SLICE;
+use ix_abi::{WillEntry, WillState};
 use ix_proto::crossing::AttachmentId;
 use std::os::fd::RawFd;
 
@@ -223,6 +224,20 @@ impl Runner {
     /// Whether a process of the program runs this thread.
     pub(crate) fn is_entered(&self) -> bool {
         self.entered
+    }
+
+    /// A process of the program has ended: does what it has left to be done, before
+    /// [`Self::end_process`]. `asked`: the calls of a request that was not taken.
+    pub(crate) fn carry_out_will(
+        &mut self,
+        number: AttachmentId,
+        asked: usize,
+        will: (WillState, Vec<WillEntry>),
+        now_us: u64,
+    ) {
+        if self.entered {
+            self.thread.carry_out_will(number, asked, will, now_us);
+        }
     }
 
     /// A process of the program has ended: closes its connections. `goes_on`: there are others.

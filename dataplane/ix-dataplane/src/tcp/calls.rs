@@ -12,7 +12,7 @@ use crate::io::Io;
 use crate::shared::claims::PortAt;
 use ix_abi::{
     CallError, Congestion, Cookie, Endpoint, FlowInfo, FlowOption, IN_RESERVE, IN_TURN, SG_MAX,
-    SgArray, flow_info_flag,
+    SgArray, SgEntry, flow_info_flag,
 };
 use ix_proto::crossing::AttachmentId;
 use ix_tcp::CongestionControl as Kind;
@@ -75,6 +75,30 @@ impl Tcp {
         }
         touch(touched, &mut flow.socket);
         Ok(taken)
+    }
+
+    /// What a process that has ended had still to send: all of it, whatever the window is.
+    pub fn send_rest(
+        &mut self,
+        cx: &mut TcpContext<'_>,
+        handle: u64,
+        piece: SgEntry,
+    ) -> Answer {
+        let TcpContext { io, flows, .. } = cx;
+        let Flows { groups, touched, .. } = &mut **flows;
+        let flow = own_flow(groups, handle, io.cx.caller)?;
+        if !flow.tcb.state().sends() || flow.socket.holder != Holder::Application {
+            return Err(CallError::State);
+        }
+        let Context { shared, shift, .. } = &io.cx;
+        let base = shared.sendable(*shift, &piece).ok_or(CallError::Fault)?;
+        if u64::from(flow.socket.sendq.bytes()) + piece.len > REST_MAX_BYTES {
+            return Err(CallError::NoResource);
+        }
+        flow.socket.sendq.push(base, piece.len as u32);
+        flow.tcb.append(piece.len as u32);
+        touch(touched, &mut flow.socket);
+        Ok(piece.len)
     }
 
     pub fn recv_done(&mut self, cx: &mut TcpContext<'_>, handle: u64, bytes: u64) -> Answer {
@@ -581,6 +605,10 @@ fn agreed(info: &TcbInfo) -> u32 {
         | has(info.ecn_seen, ECN_SEEN)
         | scaling
 }
+
+/// Most bytes that a connection of a process that has ended may have to send: far more than a
+/// library keeps, and far less than sequence numbers allow.
+const REST_MAX_BYTES: u64 = 1 << 26;
 
 /// Largest backlog that an application may ask for.
 const BACKLOG_MAX: u32 = 1 << 20;

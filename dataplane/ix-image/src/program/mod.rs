@@ -12,6 +12,7 @@
 mod wait;
 
 use crate::faults;
+use crate::later;
 use crate::linux_thread::{Before, is_alive, own_id, place};
 use crate::signals::SignalWatch;
 use crate::sys;
@@ -279,13 +280,15 @@ fn open(
     for (index, bell) in bells.into_iter().enumerate() {
         let bell = reserved.take(bell).map_err(|e| format!("no descriptor for a bell: {e}"))?;
         let watch = SignalWatch::new().and_then(|watch| watch.placed(|fd| reserved.take(fd)));
-        let watch = watch.map_err(|e| format!("signalfd: {e}"))?;
+        let watch = watch.map_err(|e| format!("signalfd: {e}"))?.into_fd();
+        [bell.as_raw_fd(), watch.as_raw_fd()].into_iter().for_each(later::has);
         // SAFETY: `attach.threads`, at most THREADS_MAX, have room in the table, behind the header
         // and on the mapped pages.
         unsafe {
             let area = areas.add(index);
             (*area).status = status.add(index) as u64;
             let written = (WRITTEN_AT as *const WrittenPages).add(index);
+            (*area).will = &raw const (*written).will as u64;
             let read = ((READ_AT + HEADER_BYTES) as *const ReadPages).add(index);
             (&raw mut (*table).slots[index]).write(Slot {
                 owner: AtomicU64::new(0),
@@ -303,7 +306,7 @@ fn open(
                     looked_ticks: AtomicU64::new(0),
                     yields: Yields::new(),
                 },
-                signals: watch.into_fd().into_raw_fd(),
+                signals: watch.into_raw_fd(),
                 status: status.add(index),
                 before: UnsafeCell::new(Before::NOTHING),
             });
