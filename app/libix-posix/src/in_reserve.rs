@@ -1,10 +1,12 @@
-//! A program is reached from `listen` on, as on Linux, whatever it does then.
+//! A program is reached from `listen` on, and by datagrams from `bind` on, as on Linux, whatever it
+//! does then.
 //!
 //! A process attaches when it first waits. One that listens and then prepares itself for seconds,
 //! and a master that leaves waiting to its children, attach a moment after `listen` without that:
 //! *in reserve*. The dataplane gives such a process new connections only where no other one
 //! listens, before the first child waits and after the last one was killed. It keeps them in its
-//! queue until a thread of its own, or another process, waits for them.
+//! queue until a thread of its own, or another process, waits for them. Datagrams that it gets are
+//! its own: another process gets those that come once it waits.
 use crate::lock::lock;
 use crate::slab::Id;
 use crate::socket::{Kind, Socket};
@@ -19,7 +21,7 @@ const WAITS_WITHIN: Duration = Duration::from_millis(50);
 /// The process in which a thread of ours sees to this.
 static WATCHED: AtomicI32 = AtomicI32::new(0);
 
-/// This process listens, and does not wait yet: it attaches soon.
+/// This process listens or has bound a UDP socket, and does not wait yet: it attaches soon.
 pub fn watch() {
     let own = pid::own();
     if serving::is_shared() && WATCHED.swap(own, Ordering::Relaxed) != own {
@@ -31,7 +33,8 @@ fn attach() {
     std::thread::sleep(WAITS_WITHIN);
     WATCHED.store(0, Ordering::Relaxed);
     let mut core = lock();
-    if core.has_begun() || core.finishing || !core.has_listeners() {
+    let has_any = core.has_listeners() || !core.udp_ports.is_empty();
+    if core.has_begun() || core.finishing || !has_any {
         return;
     }
     core.in_reserve = true;

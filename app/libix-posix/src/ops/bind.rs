@@ -8,7 +8,7 @@ use crate::route::Whose;
 use crate::slab::Id;
 use crate::socket::{Datagrams, Kind};
 use crate::wait::Interest;
-use crate::{errno, family, real};
+use crate::{errno, family, in_reserve, real};
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
 
@@ -147,7 +147,11 @@ pub fn become_datagrams(mut core: Guard, id: Id) -> Outcome<()> {
     }
     core.mark_dirty(id);
     if !core.has_begun() {
-        // Noted: the dataplane starts in the process that waits or sends.
+        // Noted: the dataplane starts in the process that waits or sends. Where Linux has the
+        // address too, it keeps what comes until then.
+        if !both {
+            in_reserve::watch();
+        }
         return Ok(());
     }
     let (_core, result) = wait_for_answer(core, Interest::Socket(id), |core| {

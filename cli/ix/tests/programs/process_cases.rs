@@ -20,7 +20,6 @@ const DIFFERS: &[(&str, &[&str])] = &[];
 
 /// Cases whose answers are Linux's unless the machine is busy, with the reason.
 const BUSY: &[(&str, &str)] = &[
-    ("sent_before_the_kill", "a process that kills itself hands over what four cycles take"),
     ("near_datagrams_to_nobody", "a closed port is given back in the next cycle of its process"),
 ];
 

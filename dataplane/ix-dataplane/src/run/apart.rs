@@ -158,6 +158,8 @@ impl Dataplane {
             turns: Turns::default(),
         };
         while peers.serve() {}
+        // The program has ended.
+        peers.carry_out_wills();
     }
 
     /// Makes [`Dataplane::serve_requests`] of every thread return, once its `ends` is set.
@@ -240,6 +242,14 @@ impl Peer {
 }
 
 impl Peers<'_> {
+    #[cold]
+    fn carry_out_wills(&mut self) {
+        self.inside(|peers, runner| {
+            let (cpu, now_us) = (peers.cpu, monotonic_ns() / 1000);
+            peers.all.drain(..).for_each(|peer| peer.carry_out_will(runner, cpu, now_us));
+        });
+    }
+
     /// Waits for requests and carries them out. False: the thread is to end.
     fn serve(&mut self) -> bool {
         self.renew();
@@ -528,11 +538,7 @@ impl Peers<'_> {
                     self.all.push(Peer::new(entry, self.thread));
                 }
                 Some(index) if entry.has_ended => {
-                    let mut peer = self.all.remove(index);
-                    let asked = peer.take_request(self.cpu).filter(|a| a.op == gate_op::RUN_IO);
-                    let asked = asked.map_or(0, |asked| asked.calls as usize);
-                    let will = peer.shares.pages.will(self.thread);
-                    runner.carry_out_will(entry.number, asked, will, now_us);
+                    self.all.remove(index).carry_out_will(runner, self.cpu, now_us);
                     if runner.end_process(entry.number, goes_on, now_us) {
                         self.lingers = Some(entry.number);
                     }
@@ -554,6 +560,13 @@ impl Peers<'_> {
 }
 
 impl Peer {
+    /// The process has ended: does what it has left to be done.
+    fn carry_out_will(mut self, runner: &mut Runner, cpu: u32, now_us: u64) {
+        let asked = self.take_request(cpu).filter(|asked| asked.op == gate_op::RUN_IO);
+        let calls = asked.map_or(0, |asked| asked.calls as usize);
+        runner.carry_out_will(self.number, calls, self.shares.pages.will(self.thread), now_us);
+    }
+
     fn new(entry: &Entry, thread: usize) -> Peer {
         Peer {
             number: entry.number,
