@@ -14,7 +14,7 @@
  * Linux. A program that is to have them on IX as well defines IX_NO_NOTE. */
 #if defined(__GNUC__) && defined(__x86_64__) && !defined(IX_NO_NOTE)
 __asm__(".pushsection .note.ix,\"a\",@note\n"
-        "\t.balign 4\n\t.long 3, 4, 1\n\t.asciz \"IX\"\n\t.long 7\n"
+        "\t.balign 4\n\t.long 3, 4, 1\n\t.asciz \"IX\"\n\t.long 8\n"
         "\t.popsection");
 #endif
 
@@ -23,7 +23,7 @@ extern "C" {
 #endif
 
 /* Version of all layouts and numbers here. */
-#define IX_ABI_VERSION 7
+#define IX_ABI_VERSION 8
 /* The letters IXABI and three zeroes, read as a little-endian number: the first field of
  * ix_process_header. */
 #define IX_ABI_MAGIC UINT64_C(0x4942415849)
@@ -610,7 +610,9 @@ typedef struct ix_thread_area {
     uint32_t cpu;
     /* 28: The number of this process among those of the program that share the dataplane, from 0 on. */
     uint32_t attachment;
-} ix_thread_area; /* 32 bytes */
+    /* 32: For libraries under unmodified programs; 0: there is nothing. */
+    uint64_t will;
+} ix_thread_area; /* 40 bytes */
 
 /* What the dataplane tells an elastic thread beside its events. */
 typedef struct __attribute__((aligned(64))) ix_thread_status {

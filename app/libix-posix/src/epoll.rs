@@ -300,9 +300,8 @@ fn wait_on_linux(
     signals::asleep(wake_fd, || {
         let no_mask = core::ptr::null::<libc::sigset_t>();
         // SAFETY: a slice with its length, a time or null, no mask.
-        let count = unsafe {
-            libc::syscall(libc::SYS_epoll_pwait2, real, at, room, time, no_mask, 8)
-        };
+        let count =
+            unsafe { libc::syscall(libc::SYS_epoll_pwait2, real, at, room, time, no_mask, 8) };
         result = match usize::try_from(count) {
             Err(_) if real::errno() == libc::EINTR => Ok(0),
             count => count.map_err(|_| real::errno().into()),
@@ -427,11 +426,11 @@ mod tests {
         let id = lock().sets.insert(Set::new(real));
         fds::replace(set.as_raw_fd(), Entry::Epoll(fds::index_of(id)));
         let event = epoll_event { events, u64: 7 };
-        let mut on_linux = event;
-        let add = || epoll_set::quietly(set.as_raw_fd(), EPOLL_CTL_ADD, fd, Some(&mut on_linux));
         let added = control(set.as_raw_fd(), EPOLL_CTL_ADD, fd, Some(event), || 0);
         assert!(matches!(added, Err(Instead::Linux)));
-        assert_eq!(add(), 0);
+        let mut event = event;
+        let added = epoll_set::quietly(set.as_raw_fd(), EPOLL_CTL_ADD, fd, Some(&mut event));
+        assert_eq!(added, 0);
         Own(set, id)
     }
 
@@ -486,7 +485,8 @@ mod tests {
             let mut core = lock();
             let id = set_of(&core, set.as_raw_fd()).ok().expect("a set");
             let Core { sets, wakeups, .. } = &mut *core;
-            let waiters = sets.get_mut(id).map_or(Vec::new(), |set| set.waiters.drain(..).collect());
+            let waiters =
+                sets.get_mut(id).map_or(Vec::new(), |set| set.waiters.drain(..).collect());
             assert_eq!(waiters.len(), 3);
             waiters.into_iter().for_each(|waiter| wakeups.add(waiter));
             drop(core);

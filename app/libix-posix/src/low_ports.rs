@@ -51,9 +51,9 @@ pub unsafe fn bind(fd: RawFd, address: *const sockaddr, len: socklen_t) -> c_int
     -1
 }
 
-/// Has the broker keep connections that come in by IX's interface from a socket of Linux beside IX's, before
-/// it is bound to this address. It cannot where the program has no broker to ask: then a peer that
-/// is too early hears Linux. `EADDRINUSE`: another run has the port there.
+/// Has the broker keep connections that come in by IX's interface from a socket of Linux beside
+/// IX's, before it is bound to this address. It cannot where the program has no broker to ask: then
+/// a peer that is too early hears Linux. `EADDRINUSE`: another run has the port there.
 pub fn keep_from_network(fd: RawFd, at: SocketAddr) -> Result<(), c_int> {
     let broker = BROKER.load(Ordering::Relaxed);
     if broker < 0 {

@@ -231,8 +231,8 @@ pub fn sleep(wake_fd: RawFd, linux: Option<RawFd>, left: Option<Duration>) -> bo
     polls[1].revents != 0
 }
 
-/// Makes a call in which this thread sleeps until the wake descriptor is written, among others. Does
-/// not if a handler has run since [`reset`]; one that runs from here on writes the descriptor.
+/// Makes a call in which this thread sleeps until the wake descriptor is written, among others,
+/// unless a handler has run since [`reset`]. One that runs from here on writes the descriptor.
 pub fn asleep(wake_fd: RawFd, call: impl FnOnce()) {
     OWN.with(|own| own.wake_fd.set(wake_fd));
     if interrupted() == 0 {

@@ -10,12 +10,12 @@
 //! same way.
 use crate::arguments::Domain;
 use crate::gate;
+use crate::own_descriptors;
 use crate::sys;
 use core::arch::asm;
 use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use ix_abi::{ABI_VERSION, STARTER_MAGIC, Starter};
 use ix_entry::ReservedFds;
-use ix_proto::crossing::THREADS_MAX;
 use std::os::fd::RawFd;
 use std::sync::OnceLock;
 
@@ -37,12 +37,6 @@ static FS_BASE: AtomicU64 = AtomicU64::new(0);
 static CHANNEL: AtomicI32 = AtomicI32::new(-1);
 static RESERVED: OnceLock<ReservedFds> = OnceLock::new();
 static DOMAIN: OnceLock<Domain> = OnceLock::new();
-/// The descriptors of this process's part of a dataplane in another process: numbers plus 1, and
-/// then zeroes. The program may have all others of the reserved range: a limit that it has lifted
-/// reaches beyond them.
-static OWN: [AtomicI32; OWN_MAX] = [const { AtomicI32::new(0) }; OWN_MAX];
-/// A bell and a signalfd for each elastic thread.
-const OWN_MAX: usize = 2 * THREADS_MAX;
 
 /// Stores what [`gate::start`] needs. Called by `main`, which never returns.
 pub fn prepare(channel: RawFd, reserved: ReservedFds, domain: Domain) {
@@ -85,20 +79,11 @@ pub fn start_in_child() -> u64 {
     gate::start()
 }
 
-/// This process's part of a dataplane in another process has this descriptor from now on.
-pub fn has(fd: RawFd) {
-    if let Some(free) = OWN.iter().find(|own| own.load(Ordering::Relaxed) == 0) {
-        free.store(fd + 1, Ordering::Relaxed);
-    }
-}
-
 /// [`Starter::descriptor`].
 extern "C" fn descriptor(index: u32) -> i32 {
     match (domain(), index.checked_sub(1)) {
         (Domain::Process, None) => channel(),
-        (Domain::Process, Some(own)) => {
-            OWN.get(own as usize).map_or(0, |own| own.load(Ordering::Relaxed)) - 1
-        }
+        (Domain::Process, Some(own)) => own_descriptors::get(own as usize).unwrap_or(-1),
         _ => -1,
     }
 }
@@ -114,13 +99,7 @@ extern "C" fn forked() {
         }
     };
     if matches!(domain(), Domain::Process) {
-        for own in &OWN {
-            match own.swap(0, Ordering::Relaxed) {
-                0 => return,
-                own => close(own - 1, own - 1),
-            }
-        }
-        return;
+        return own_descriptors::take_all(|fd| close(fd, fd));
     }
     close(reserved.base(), channel - 1);
     close(channel + 1, reserved.end() - 1);

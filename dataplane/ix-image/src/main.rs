@@ -36,6 +36,7 @@ mod heap;
 mod later;
 mod linux_thread;
 mod load;
+mod own_descriptors;
 mod program;
 mod resume;
 mod seccomp;

@@ -153,8 +153,9 @@ fn has_right_of_its_own(status: &str) -> bool {
     rights.is_some_and(|bits| bits & MAY_BIND != 0) && real.is_some() && real == effective
 }
 
-/// Keeps connections that come in by an interface from a socket of the Internet, and lets its user share ports
-/// with IX: a program may have become another user before it listens, as memcached does.
+/// Keeps connections that come in by an interface from a socket of the Internet, and lets its user
+/// share ports with IX: a program may have become another user before it listens, as memcached
+/// does.
 fn keep_from(socket: BorrowedFd<'_>, shared: &SharedInterface) -> io::Result<()> {
     let family = get_option::<i32>(socket, libc::SOL_SOCKET, libc::SO_DOMAIN)?;
     if ![libc::AF_INET, libc::AF_INET6].contains(&family) || cookie(socket)? != own_cookie()? {

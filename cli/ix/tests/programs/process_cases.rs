@@ -19,9 +19,8 @@ const NEAR_MIN: usize = 18;
 const DIFFERS: &[(&str, &[&str])] = &[];
 
 /// Cases whose answers are Linux's unless the machine is busy, with the reason.
-const BUSY: &[(&str, &str)] = &[
-    ("near_datagrams_to_nobody", "a closed port is given back in the next cycle of its process"),
-];
+const BUSY: &[(&str, &str)] =
+    &[("near_datagrams_to_nobody", "a closed port is given back in the next cycle of its process")];
 
 fn depends_on_load(name: &str) -> bool {
     BUSY.iter().any(|(case, _)| *case == name)

@@ -461,6 +461,38 @@ fn a_program_is_reached_from_listen_on_whatever_it_does_then() {
     }
 }
 
+/// Binds a UDP socket, prepares itself, and answers what has come.
+const PREPARES_FOR_DATAGRAMS: &str = "
+import socket, time
+own = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+own.bind(('10.88.0.2', 7))
+print('ready', flush=True)
+time.sleep(3)
+while True:
+    data, peer = own.recvfrom(100)
+    own.sendto(data, peer)
+";
+
+/// Where the address is IX's alone; shared with Linux: `shared_datagrams.rs`.
+#[test]
+fn datagrams_wait_for_a_program_that_has_bound_a_socket() {
+    let test = "datagrams_wait_for_a_program_that_has_bound_a_socket";
+    let Some((net, service)) = python(test, Nic::Afxdp, PREPARES_FOR_DATAGRAMS) else { return };
+    service.process.wait_for("ix: device", PATIENCE);
+    let socket = net.client.run(|| std::net::UdpSocket::bind("0.0.0.0:0")).expect("a socket");
+    socket.set_read_timeout(Some(PATIENCE)).expect("a limit");
+    // The port is opened in the first batch.
+    std::thread::sleep(Duration::from_millis(200));
+    for text in ["one", "two", "three"] {
+        socket.send_to(text.as_bytes(), SERVICE).expect("sends");
+    }
+    for text in ["one", "two", "three"] {
+        let mut back = [0; 100];
+        let n = socket.recv(&mut back).expect("an answer");
+        assert_eq!(&back[..n], text.as_bytes());
+    }
+}
+
 /// The connection is the child's, with what nobody has read, and ends with the child. Most servers
 /// fork before the connection was used at all.
 #[test]

@@ -40,7 +40,9 @@ impl ElasticThread {
         };
         for index in 0..sg.entries.min(SG_MAX as u64) {
             let cx = &self.io.cx;
-            let Some(SgEntry { base, len }) = cx.shared.read_sg(cx.shift, sg, index) else { return };
+            let Some(SgEntry { base, len }) = cx.shared.read_sg(cx.shift, sg, index) else {
+                return;
+            };
             let n = len.min(skip);
             skip -= n;
             if n < len {

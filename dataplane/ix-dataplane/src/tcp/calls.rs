@@ -78,12 +78,7 @@ impl Tcp {
     }
 
     /// What a process that has ended had still to send: all of it, whatever the window is.
-    pub fn send_rest(
-        &mut self,
-        cx: &mut TcpContext<'_>,
-        handle: u64,
-        piece: SgEntry,
-    ) -> Answer {
+    pub fn send_rest(&mut self, cx: &mut TcpContext<'_>, handle: u64, piece: SgEntry) -> Answer {
         let TcpContext { io, flows, .. } = cx;
         let Flows { groups, touched, .. } = &mut **flows;
         let flow = own_flow(groups, handle, io.cx.caller)?;

@@ -12,8 +12,8 @@
 mod wait;
 
 use crate::faults;
-use crate::later;
 use crate::linux_thread::{Before, is_alive, own_id, place};
+use crate::own_descriptors;
 use crate::signals::SignalWatch;
 use crate::sys;
 use core::arch::asm;
@@ -281,7 +281,7 @@ fn open(
         let bell = reserved.take(bell).map_err(|e| format!("no descriptor for a bell: {e}"))?;
         let watch = SignalWatch::new().and_then(|watch| watch.placed(|fd| reserved.take(fd)));
         let watch = watch.map_err(|e| format!("signalfd: {e}"))?.into_fd();
-        [bell.as_raw_fd(), watch.as_raw_fd()].into_iter().for_each(later::has);
+        [bell.as_raw_fd(), watch.as_raw_fd()].into_iter().for_each(own_descriptors::add);
         // SAFETY: `attach.threads`, at most THREADS_MAX, have room in the table, behind the header
         // and on the mapped pages.
         unsafe {
