@@ -1,7 +1,7 @@
 //! Several processes of a program on one elastic thread: who owns what, what waits for one that
 //! computes, and what is left of one that has ended.
 use crate::peer::{OURS, PEER, PEER_MAC, segment, segment_with};
-use ix_abi::{Call, CallError, CallSlot, Endpoint, Event, Handle, SgArray};
+use ix_abi::{Call, CallError, CallSlot, Endpoint, Event, Handle, SgArray, WillEntry, WillState};
 use ix_dataplane::{CallArray, Config, EventWriter};
 use ix_mem::{MemoryFds, Sizes};
 use ix_rig::{Arrays, Rig, RigOptions, SimDevice, SimOptions, VirtualClock};
@@ -1319,4 +1319,109 @@ fn where_numbers_are_short_a_peer_that_takes_what_it_is_sent_is_not_reset() {
         two.turn();
     }
     assert!(two.rig.shared.mourning.is_over(1));
+}
+
+impl Two {
+    /// The second process has ended and left this, after so many calls of its last batch.
+    fn ends_with_will(&mut self, calls: usize, entries: Vec<WillEntry>) {
+        let state = WillState { list: 0, count: entries.len(), calls };
+        let elastic = &mut self.rig.threads[0].elastic;
+        elastic.carry_out_will(1, 0, (state, entries), self.now_us);
+        elastic.end_process(1, self.now_us);
+    }
+
+    /// What the peer gets until the end; it acknowledges all. `None`: it is reset.
+    fn rest(&mut self, peer: &mut Peer) -> Option<usize> {
+        let mut bytes = 0;
+        for _ in 0..10_000 {
+            self.turn();
+            let Some(packet) = self.sent() else { continue };
+            let flags = packet.header.flags;
+            if flags.0 & TcpFlags::RST.0 != 0 {
+                return None;
+            }
+            if packet.header.seq == peer.ack {
+                bytes += packet.payload.len;
+                peer.ack += packet.payload.len as u32;
+            }
+            if flags.0 & TcpFlags::FIN.0 != 0 {
+                return Some(bytes);
+            }
+            self.deliver(peer, TcpFlags::ACK, &[]);
+        }
+        panic!("no end")
+    }
+}
+
+#[test]
+fn what_a_process_has_left_to_be_done_is_done_before_its_connections_end() {
+    let mut two = Two::new();
+    two.listen(1);
+    let (mut peer, _, handle) = two.knock(1000, &[1]);
+    two.come(0, &[]);
+    two.deliver(&mut peer, TcpFlags::ACK | TcpFlags::PSH, b"ask");
+    two.turn();
+    let base = two.rig.shared.memory.arena().0 as u64;
+    let entry = |base, len| WillEntry { handle, at_end: 0, base, len };
+    // It was accepted and read, and the answer is longer than the window.
+    let read = [entry(0, 0), entry(0, 3)];
+    let sent = [entry(base + 4096, 5), entry(base + 8192, 700_000), entry(base + 8192, 1)];
+    two.ends_with_will(0, [&read[..], &sent].concat());
+    assert_eq!(two.rest(&mut peer), Some(700_006));
+}
+
+#[test]
+fn what_was_not_read_resets_the_connection_all_the_same() {
+    let mut two = Two::new();
+    two.listen(1);
+    let (mut peer, handle) = two.connection(1000, 1);
+    two.deliver(&mut peer, TcpFlags::ACK | TcpFlags::PSH, b"ask");
+    two.turn();
+    two.ends_with_will(0, vec![WillEntry { handle, at_end: 0, base: 0, len: 2 }]);
+    assert_eq!(two.rest(&mut peer), None);
+}
+
+#[test]
+fn what_the_window_has_not_taken_of_the_last_batch_comes_first() {
+    let mut two = Two::new();
+    two.listen(1);
+    let (mut peer, handle) = two.connection(1000, 1);
+    two.spin(100);
+    two.device.take_sent();
+    let base = two.rig.shared.memory.arena().0 as u64;
+    let words = [(base + 4096).to_ne_bytes(), 1_000_000u64.to_ne_bytes()].concat();
+    two.arena.write_all_at(&words, 0).unwrap();
+    let sg = SgArray { addr: base, entries: 1 };
+    let taken = two.come(1, &[Call::SendV { handle, sg, fin: false, done: 0 }])[0];
+    assert!((1..1_000_000).contains(&taken), "{taken}");
+    two.ends_with_will(1, vec![WillEntry { handle, at_end: 0, base: base + 4096, len: 7 }]);
+    assert_eq!(two.rest(&mut peer), Some(1_000_007));
+}
+
+#[test]
+fn a_will_harms_only_who_has_made_it() {
+    let mut two = Two::new();
+    two.listen(0);
+    let (mut peer, kept) = two.connection(1000, 0);
+    two.run(0, &[]);
+    two.listen(1);
+    let (_, own) = two.connection(1001, 1);
+    let (base, bytes) = two.rig.shared.memory.arena();
+    let (base, end) = (base as u64, (base + bytes) as u64);
+    let mut entries = Vec::new();
+    for handle in [kept, own, 0, u64::MAX, own ^ 1 << 40] {
+        for base in [0, 1, base, end - 1, end, u64::MAX, base - 1] {
+            for len in [0, 1, 2 << 20, 1 << 26, 1 << 32, u64::MAX] {
+                entries.push(WillEntry { handle, at_end: len, base, len });
+            }
+        }
+    }
+    two.ends_with_will(ix_abi::CALLS_MAX, entries);
+    two.spin(1000);
+    two.device.take_sent();
+    two.come(0, &[]);
+    two.deliver(&mut peer, TcpFlags::ACK | TcpFlags::PSH, b"on");
+    two.turn();
+    let heard = two.go(0);
+    assert!(heard.iter().any(|event| matches!(event, Event::Recv { cookie: 1000, .. })), "{heard:?}");
 }

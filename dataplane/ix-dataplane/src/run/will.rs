@@ -9,7 +9,7 @@ impl ElasticThread {
     /// Carries out the calls of a request that was not taken yet, if there are any, then what the
     /// last batch could not send, then the entries.
     #[cold]
-    pub(crate) fn carry_out_will(
+    pub fn carry_out_will(
         &mut self,
         number: AttachmentId,
         asked: usize,
