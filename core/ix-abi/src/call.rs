@@ -33,7 +33,7 @@ pub enum Call {
     ListenOpt {
         /// Its id.
         listener: u64,
-        /// Code point or hop limit.
+        /// Code point, hop limit or longest segment.
         option: FlowOption,
         /// Over IPv6; otherwise over IPv4.
         is_v6: bool,
@@ -85,6 +85,9 @@ pub enum Call {
         sg: SgArray,
         /// FIN follows the last byte, as by [`Call::Shutdown`], if the window takes them all.
         fin: bool,
+        /// A message ends with the last byte (`MSG_EOR` of sockets), if the window takes them all:
+        /// what is sent later begins a segment of its own.
+        eor: bool,
         /// Bytes of received buffers that are given back first, as by [`Call::RecvDone`]; 0: none.
         done: u64,
     },
@@ -112,7 +115,7 @@ pub enum Call {
     },
     /// Sets an option of a flow.
     SetOpt {
-        /// The flow.
+        /// The flow, or [`crate::OPENED_LAST`].
         handle: Handle,
         /// The option and its value.
         option: FlowOption,
@@ -387,8 +390,9 @@ impl Call {
             }
             Call::Accept { handle, cookie } => (call_op::ACCEPT, [handle, cookie, 0, 0, 0, 0]),
             Call::Reject { handle } => (call_op::REJECT, [handle, 0, 0, 0, 0, 0]),
-            Call::SendV { handle, sg, fin, done } => {
-                (call_op::SENDV, [handle, sg.addr, sg.entries, fin as u64, done, 0])
+            Call::SendV { handle, sg, fin, eor, done } => {
+                let ends = fin as u64 | (eor as u64) << 1;
+                (call_op::SENDV, [handle, sg.addr, sg.entries, ends, done, 0])
             }
             Call::RecvDone { handle, bytes } => (call_op::RECV_DONE, [handle, bytes, 0, 0, 0, 0]),
             Call::Shutdown { handle } => (call_op::SHUTDOWN, [handle, 0, 0, 0, 0, 0]),
@@ -465,9 +469,13 @@ impl Call {
         let a = &slot.args;
         Ok(match slot.op {
             call_op::NOP => Call::Nop,
-            call_op::SENDV => {
-                Call::SendV { handle: a[0], sg: sg(a[1], a[2]), fin: a[3] == 1, done: a[4] }
-            }
+            call_op::SENDV => Call::SendV {
+                handle: a[0],
+                sg: sg(a[1], a[2]),
+                fin: a[3] & 1 != 0,
+                eor: a[3] & 2 != 0,
+                done: a[4],
+            },
             call_op::RECV_DONE => Call::RecvDone { handle: a[0], bytes: a[1] },
             call_op::ACCEPT => Call::Accept { handle: a[0], cookie: a[1] },
             call_op::REJECT => Call::Reject { handle: a[0] },

@@ -100,11 +100,12 @@ pub mod call_op {
     pub const ACCEPT: u32 = 4;
     /// args: handle. Refuses a flow that knocked, with a reset.
     pub const REJECT: u32 = 5;
-    /// args: handle, pointer to [`crate::SgEntry`]s in transmit memory, number of them, 1 for FIN
-    /// behind the last byte, and bytes of received buffers. These are returned first, as by
-    /// `RECV_DONE` (0: none); if they are refused, so is the rest. Returns how many bytes the
-    /// window took, from the front of the array; 0 if it is full. FIN is sent, as by `SHUTDOWN`,
-    /// only if it took them all.
+    /// args: handle, pointer to [`crate::SgEntry`]s in transmit memory, number of them, bits for
+    /// what is behind the last byte (1: FIN, 2: the end of a message), and bytes of received
+    /// buffers. These are returned first, as by `RECV_DONE` (0: none); if they are refused, so is
+    /// the rest. Returns how many bytes the window took, from the front of the array; 0 if it is
+    /// full. FIN is sent, as by `SHUTDOWN`, only if it took them all; and only then a message ends
+    /// there: what comes later is not in a segment with what was before.
     pub const SENDV: u32 = 6;
     /// args: handle, bytes. Returns received buffers, oldest first, and opens the window.
     pub const RECV_DONE: u32 = 7;
@@ -114,7 +115,7 @@ pub mod call_op {
     pub const CLOSE: u32 = 9;
     /// args: handle. Resets the connection. The handle is stale at once.
     pub const ABORT: u32 = 10;
-    /// args: handle, option ([`crate::flow_opt`]), value.
+    /// args: handle or [`crate::OPENED_LAST`], option ([`crate::flow_opt`]), value.
     pub const SET_OPT: u32 = 11;
     /// args: handle, pointer to a [`crate::FlowInfo`] in transmit memory, which is written.
     pub const GET_INFO: u32 = 12;
@@ -205,9 +206,9 @@ pub mod call_op {
     /// next waits here. Returns `INVALID` if there is no such process, `STATE` if it does not share
     /// this elastic thread.
     pub const NUDGE: u32 = 34;
-    /// args: listener id, option ([`crate::flow_opt::DSCP`] or [`crate::flow_opt::HOP_LIMIT`]),
-    /// value, 4 or 6 for the version of IP. Applies to the replies to SYNs from now on, and to the
-    /// connections that come of them.
+    /// args: listener id, option ([`crate::flow_opt::DSCP`], [`crate::flow_opt::HOP_LIMIT`] or
+    /// [`crate::flow_opt::SEGMENT_BYTES`]), value, 4 or 6 for the version of IP. Applies to the
+    /// replies to SYNs from now on, and to the connections that come of them.
     pub const LISTEN_OPT: u32 = 35;
 }
 
@@ -220,6 +221,10 @@ pub const GROUP_SOURCES_MAX: usize = 64;
 
 /// In place of a process in [`call_op::GIVE`]: whichever goes on when the caller has ended.
 pub const GIVE_AT_END: u32 = 4294967295;
+
+/// In [`call_op::SET_OPT`], in place of a handle: the flow that the last `CONNECT` or `CONNECT_FROM`
+/// of the same batch has opened. Its SYN goes when the batch has been carried out, with the option.
+pub const OPENED_LAST: u64 = 0xffff_ffff_ffff_ffff;
 
 /// In [`call_op::BACKLOG`]: the listener is there for when no other process listens.
 pub const IN_RESERVE: u32 = 4294967295;
@@ -306,7 +311,8 @@ pub mod flow_opt {
     pub const FRAGMENT_BYTES: u64 = 10;
     /// Longest segment that is sent, in bytes without options, at least 88. Segments are shorter
     /// where the peer or the path needs it. Applies to segments that are sent later; 0 changes
-    /// nothing.
+    /// nothing. Before the SYN, and of a listener, it is also what the peer is told to send (RFC
+    /// 9293 3.7.1).
     pub const SEGMENT_BYTES: u64 = 11;
     /// 1: the application has closed the connection, and calls `CLOSE` once all that it has sent is
     /// acknowledged; until then it keeps that memory. The flow counts as one without an owner: if
@@ -577,6 +583,41 @@ pub struct FlowInfo {
     pub retransmits: u32,
     /// What both ends have agreed on: bits of [`flow_info_flag`].
     pub flags: u32,
+    /// Largest segment that the peer was told to send, bytes.
+    pub advmss_bytes: u32,
+    /// Largest segment that has arrived, bytes.
+    pub rcv_mss_bytes: u32,
+    /// The window that is offered to the peer, bytes.
+    pub rcv_wnd_bytes: u32,
+    /// Bytes taken by `SENDV` and never sent.
+    pub snd_unsent_bytes: u32,
+    /// Smallest recent round-trip time, µs.
+    pub min_rtt_us: u32,
+    /// Time since data was last sent, in units of 1,024 µs.
+    pub last_sent_ms: u32,
+    /// Time since anything was last heard of the peer, in the same units.
+    pub last_heard_ms: u32,
+    /// Segments sent and not acknowledged.
+    pub unacked_segments: u32,
+    /// Of these, selectively acknowledged.
+    pub sacked_segments: u32,
+    /// Of these, taken to be lost, at most.
+    pub lost_segments: u32,
+    /// By how many segments the path has been seen to reorder.
+    pub reordering_segments: u16,
+    /// How often the retransmission timeout was doubled.
+    pub backoff: u8,
+    /// Probes of a closed window, or of an idle peer, without a reply.
+    pub probes: u8,
+    /// 0: nothing is amiss; 1: something has arrived out of order; 2: the congestion window is
+    /// smaller for a mark; 3: fast recovery; 4: recovery after a timeout.
+    pub recovery: u32,
+    /// Bytes that the peer has acknowledged.
+    pub bytes_acked: u64,
+    /// Bytes that have arrived in order.
+    pub bytes_received: u64,
+    /// How long the peer's window held something back, µs.
+    pub rwnd_limited_us: u64,
 }
 
 /// What `PACKET_INFO` writes about the device of a packet queue.
@@ -705,7 +746,7 @@ pub mod gate_op {
 const _: () = assert!(size_of::<CallSlot>() == 64);
 const _: () = assert!(size_of::<EventSlot>() == 64);
 const _: () = assert!(size_of::<SgEntry>() == 16);
-const _: () = assert!(size_of::<FlowInfo>() == 80);
+const _: () = assert!(size_of::<FlowInfo>() == 152);
 const _: () = assert!(size_of::<PacketInfo>() == 24);
 const _: () = assert!(size_of::<ProcessHeader>() == 88);
 const _: () = assert!(size_of::<ThreadArea>() == 40);

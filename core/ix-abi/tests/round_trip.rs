@@ -60,7 +60,7 @@ fn call() -> impl Strategy<Value = Call> {
             3 => Call::Connect { cookie, to, congestion, local_port },
             4 => Call::Accept { handle, cookie },
             5 => Call::Reject { handle },
-            6 => Call::SendV { handle, sg, fin: b & 1 == 1, done: a },
+            6 => Call::SendV { handle, sg, fin: b & 1 == 1, eor: b & 2 == 2, done: a },
             7 => Call::RecvDone { handle, bytes: b },
             8 => Call::Shutdown { handle },
             9 => Call::Close { handle },

@@ -55,8 +55,21 @@ fn calls() {
         ),
         (Call::Accept { handle, cookie }, 4, [handle, ANY, 0, 0, 0, 0]),
         (Call::Reject { handle }, 5, [handle, 0, 0, 0, 0, 0]),
-        (Call::SendV { handle, sg: SG, fin: false, done: 0 }, 6, [handle, 0x7000, 3, 0, 0, 0]),
-        (Call::SendV { handle, sg: SG, fin: true, done: 1460 }, 6, [handle, 0x7000, 3, 1, 1460, 0]),
+        (
+            Call::SendV { handle, sg: SG, fin: false, eor: false, done: 0 },
+            6,
+            [handle, 0x7000, 3, 0, 0, 0],
+        ),
+        (
+            Call::SendV { handle, sg: SG, fin: true, eor: false, done: 1460 },
+            6,
+            [handle, 0x7000, 3, 1, 1460, 0],
+        ),
+        (
+            Call::SendV { handle, sg: SG, fin: false, eor: true, done: 0 },
+            6,
+            [handle, 0x7000, 3, 2, 0, 0],
+        ),
         (Call::RecvDone { handle, bytes: 1460 }, 7, [handle, 1460, 0, 0, 0, 0]),
         (Call::Shutdown { handle }, 8, [handle, 0, 0, 0, 0, 0]),
         (Call::Close { handle }, 9, [handle, 0, 0, 0, 0, 0]),

@@ -123,7 +123,7 @@ impl<B: RxBuf> Tcb<B> {
         cfg: &Config,
         now_us: u64,
         hdr: &TcpHeader,
-        payload: Option<B>,
+        mut payload: Option<B>,
         out: &mut impl Output<B>,
     ) -> Option<Arrived<B>> {
         let has_ack = hdr.flags.contains(TcpFlags::ACK);
@@ -150,8 +150,14 @@ impl<B: RxBuf> Tcb<B> {
             if has_ack {
                 self.complete_handshake(cfg, now_us, hdr, out);
             } else {
-                // Simultaneous open: our SYN is sent again, and acknowledges theirs.
+                // Simultaneous open: our SYN is sent again, and acknowledges theirs. Text is kept
+                // until the connection is made (RFC 9293 section 3.10.7.3); a FIN comes again.
                 self.mark_all_lost();
+                let room = self.rcv_wnd() as usize;
+                if let Some(mut buf) = payload.take_if(|_| room > 0) {
+                    buf.truncate(room.min(buf.len()));
+                    self.take_out_of_order(cfg, hdr.seq + 1, buf, out);
+                }
             }
             self.flags.set(Flags::ACK_NOW);
             if has_ack {

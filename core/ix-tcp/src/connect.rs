@@ -179,13 +179,36 @@ impl<B: RxBuf> Tcb<B> {
         self.flags.put(Flags::WINDOW_SCALING, agreed.window_scale.is_some());
         self.snd_shift = agreed.window_scale.unwrap_or(0);
         self.rcv_shift = if agreed.window_scale.is_some() { cfg.window_shift() } else { 0 };
-        let mss = agreed.mss.min(cfg.mss_to(self.tuple.remote));
+        let mss = agreed.mss.min(self.offered_mss(cfg));
         self.mss = mss - if agreed.timestamps { TIMESTAMP_BYTES } else { 0 };
         let wanted = self.cc.kind();
         let ecn = agreed.ecn || agreed.accurate_ecn;
         let kind = if wanted == Kind::Dctcp && !ecn { Kind::Cubic } else { wanted };
         self.cc = Control::new(kind, self.mss, cfg.initial_window_segments);
         self.agree_on_ecn(&agreed, ace);
+    }
+
+    /// What the peer is told to send at most (RFC 9293 section 3.7.1).
+    pub(crate) fn offered_mss(&self, cfg: &Config) -> u16 {
+        let of_device = cfg.mss_to(self.tuple.remote);
+        match self.rare.as_ref().map_or(0, |rare| rare.mss_limit) {
+            0 => of_device,
+            limit => limit.min(of_device),
+        }
+    }
+
+    /// Limits segments to `mss` bytes without options, as [`Self::limit_segments`]; before our SYN
+    /// was sent also what the peer is told to send (`TCP_MAXSEG` of sockets).
+    pub fn limit_offer(&mut self, cfg: &Config, mss: u16) {
+        if self.handshake_done() || !self.records.is_empty() {
+            return self.limit_segments(mss);
+        }
+        self.rare_mut().mss_limit = mss;
+        let mss = mss.saturating_sub(self.option_bytes());
+        if 0 < mss && mss < self.mss {
+            self.mss = mss;
+            self.cc = Control::new(self.cc.kind(), mss, cfg.initial_window_segments);
+        }
     }
 
     /// Sends our SYN, for the first time or again.
@@ -242,7 +265,7 @@ impl<B: RxBuf> Tcb<B> {
         let (ecn_bits, ecn_bytes) = self.syn_ecn(passive, retransmission);
         let flags = if passive { TcpFlags::SYN | TcpFlags::ACK } else { TcpFlags::SYN };
         let options = TcpOptions {
-            mss: Some(cfg.mss_to(self.tuple.remote)),
+            mss: Some(self.offered_mss(cfg)),
             window_scale: self.flags.has(Flags::WINDOW_SCALING).then(|| cfg.window_shift()),
             sack_permitted: self.flags.has(Flags::SACK),
             timestamp: self.timestamp(now_us),

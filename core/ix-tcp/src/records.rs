@@ -31,6 +31,8 @@ impl TxRecord {
     pub const RETRANSMITTED: u16 = 16;
     /// One octet sent into a closed window.
     pub const PROBE: u16 = 32;
+    /// A message ends with the last octet: nothing joins it.
+    pub const MESSAGE_END: u16 = 64;
 
     const NONE: TxRecord = TxRecord { sent_us: 0, seq: Seq(0), len: 0, marks: 0 };
 
@@ -201,7 +203,7 @@ impl TxRecords {
     }
 
     /// Splits the record at `index`: it keeps its first `len` octets, and a new one after it gets
-    /// the rest. SYN stays with the first, FIN with the second.
+    /// the rest. SYN stays with the first, FIN and the end of a message with the second.
     pub fn split(&mut self, index: usize, len: u16) {
         if self.many.is_none() {
             self.spill();
@@ -214,7 +216,7 @@ impl TxRecords {
         rest.len -= len;
         rest.marks &= !TxRecord::SYN;
         front.len = len;
-        front.marks &= !TxRecord::FIN;
+        front.marks &= !(TxRecord::FIN | TxRecord::MESSAGE_END);
         many.records.insert(index + 1, rest);
     }
 
@@ -223,7 +225,8 @@ impl TxRecords {
     pub fn join(&mut self, index: usize) {
         let Some(next) = self.get(index + 1).copied() else { return };
         if let Some(front) = self.get_mut(index) {
-            debug_assert!(front.end() == next.seq && !front.has(TxRecord::FIN));
+            debug_assert!(front.end() == next.seq);
+            debug_assert!(!front.has(TxRecord::FIN | TxRecord::MESSAGE_END));
             front.len += next.len;
             front.marks |= next.marks;
         }

@@ -60,7 +60,11 @@ impl<B: RxBuf> Tcb<B> {
             }
         } else if self.handshake_done() {
             if self.reassembly().is_some() && self.state.receives() {
+                let before = self.rcv_nxt;
                 self.drain_reassembly(out);
+                if self.rcv_nxt != before {
+                    self.flags.set(Flags::ACK_DELAYED);
+                }
                 self.take_fin(cfg, now_us, false, out);
             }
             let mut sent = Sent::default();
@@ -102,6 +106,8 @@ impl<B: RxBuf> Tcb<B> {
             && !self.records.is_large()
             && self.loss().is_none()
             && self.reassembly().is_none()
+            && !self.has_message_ends()
+            && !self.is_window_limited()
             && self.ecn.is_silent()
             && self.flags.bits() & (Flags::TIMESTAMPS | Flags::CWND_LIMITED) == Flags::TIMESTAMPS
             && len.wrapping_sub(1) < u32::from(self.mss)
@@ -261,7 +267,7 @@ impl<B: RxBuf> Tcb<B> {
         if marks & TxRecord::FIN != 0 {
             flags |= TcpFlags::FIN;
         }
-        if len > 0 && seq + len == self.data_end() {
+        if len > 0 && (seq + len == self.data_end() || marks & TxRecord::MESSAGE_END != 0) {
             flags |= TcpFlags::PSH;
         }
         let mut seg = SegmentOut {
@@ -290,7 +296,7 @@ impl<B: RxBuf> Tcb<B> {
 
     /// Sends new data and FIN, as far as both windows and RFC 9293 section 3.8.6.2.1 allow.
     fn send_new(&mut self, cfg: &Config, now_us: u64, out: &mut impl Output<B>) -> Sent {
-        let mut sent = Sent::default();
+        let (mut sent, mut window_limits) = (Sent::default(), false);
         if self.snd_nxt == self.snd_una && self.snd_buf_bytes > 0 {
             self.restart_after_idle(cfg, now_us);
         }
@@ -302,10 +308,11 @@ impl<B: RxBuf> Tcb<B> {
             }
             let mut options = self.options(now_us);
             let mss = self.fit(&mut options);
-            if unsent > mss
+            let message = self.until_message_end(unsent);
+            if message > mss
                 && self.loss().is_some()
                 && options.sack.is_empty()
-                && let Some(len) = self.path_probe_len(now_us, unsent)
+                && let Some(len) = self.path_probe_len(now_us, message)
             {
                 if !self.send_path_probe(cfg, now_us, len, options, out) {
                     break;
@@ -313,8 +320,11 @@ impl<B: RxBuf> Tcb<B> {
                 sent.some = true;
                 continue;
             }
-            let len = unsent.min(mss).min(self.snd_room().max(0) as u32);
-            if !self.worth_sending(len, unsent, mss, fin) {
+            let len = message.min(mss).min(self.snd_room().max(0) as u32);
+            // The end of a message that others follow does not wait for them.
+            let is_end = len == message && message < unsent;
+            if !is_end && !self.worth_sending(len, unsent, mss, fin) {
+                window_limits = len < message.min(mss);
                 break;
             }
             let pipe = self.pipe_bytes();
@@ -341,6 +351,9 @@ impl<B: RxBuf> Tcb<B> {
                 self.all_sent(true);
                 break;
             }
+        }
+        if window_limits || self.rare.is_some() {
+            self.note_window_limit(window_limits, now_us);
         }
         sent
     }
@@ -398,7 +411,10 @@ impl<B: RxBuf> Tcb<B> {
     ) -> bool {
         let seq = self.snd_nxt;
         let fin = self.fin_unsent() && len == self.unsent_bytes();
-        let marks = if fin { TxRecord::FIN } else { 0 };
+        let mut marks = if fin { TxRecord::FIN } else { 0 };
+        if self.is_message_end(seq + len) {
+            marks |= TxRecord::MESSAGE_END;
+        }
         if !self.emit_here(cfg, seq, len, marks, options, out) {
             return false;
         }
@@ -508,7 +524,8 @@ impl<B: RxBuf> Tcb<B> {
         while let Some(next) = self.records.get(index + 1).copied() {
             let fin = next.has(TxRecord::FIN);
             let len = u32::from(record.len) + u32::from(next.len) - u32::from(fin);
-            let kept = record.has(TxRecord::FIN | TxRecord::PROBE) || next.has(TxRecord::PROBE);
+            let ends = TxRecord::FIN | TxRecord::PROBE | TxRecord::MESSAGE_END;
+            let kept = record.has(ends) || next.has(TxRecord::PROBE);
             if kept || !next.has(TxRecord::LOST) || len > mss || next.end().gt(edge) {
                 break;
             }

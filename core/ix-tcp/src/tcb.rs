@@ -12,6 +12,7 @@ use crate::config::Config;
 use crate::connect::ms_of;
 use crate::ecn::EcnState;
 use crate::loss::{DUP_THRESH, LossState};
+use crate::message_end::MessageEnds;
 use crate::output::{DeadReason, Output, RxBuf, TcpEvent};
 use crate::reassembly::Reassembly;
 use crate::records::TxRecords;
@@ -19,6 +20,7 @@ use crate::right_size::RightSize;
 use crate::rtt::RttEstimator;
 use crate::state::State;
 use crate::stats::TcpCounter;
+use crate::window_limit::WindowLimited;
 use ix_wire::{FlowTuple, Seq};
 
 /// A set of facts about a connection.
@@ -229,6 +231,13 @@ pub(crate) struct Rare<B> {
     /// Payload was dropped because memory was short, and the peer was not told since that there is
     /// some again.
     pub is_starved: bool,
+    /// What the application allows for segments both ways, bytes without options; 0: what the device
+    /// does.
+    pub mss_limit: u16,
+    /// How long the peer's window held something back.
+    pub window_limited: WindowLimited,
+    /// Where messages end in the send stream, as long as what is before is not acknowledged.
+    pub message_ends: MessageEnds,
 }
 
 impl<B> Default for Rare<B> {
@@ -246,6 +255,9 @@ impl<B> Default for Rare<B> {
             right_size: RightSize::default(),
             promised: 0,
             is_starved: false,
+            mss_limit: 0,
+            window_limited: WindowLimited::default(),
+            message_ends: MessageEnds::default(),
         }
     }
 }
@@ -265,6 +277,9 @@ impl<B> Rare<B> {
             && self.right_size == RightSize::default()
             && self.promised == 0
             && !self.is_starved
+            && self.mss_limit == 0
+            && self.window_limited == WindowLimited::default()
+            && self.message_ends.is_empty()
     }
 }
 
@@ -308,8 +323,36 @@ pub struct TcbInfo {
     pub rcv_wnd_bytes: u32,
     /// Bytes accepted for sending and not acknowledged.
     pub snd_queued_bytes: u32,
+    /// Of these, never sent.
+    pub snd_unsent_bytes: u32,
     /// Bytes delivered in order and not returned.
     pub rcv_queued_bytes: u32,
+    /// Largest payload that the peer was told to send in a segment.
+    pub advmss_bytes: u32,
+    /// Largest payload that was received in a segment.
+    pub rcv_mss_bytes: u32,
+    /// Smallest recent round-trip time, µs.
+    pub min_rtt_us: u32,
+    /// Time since data was last sent, in units of 2^10 µs.
+    pub last_sent_ms: u32,
+    /// Time since anything was last heard of the peer, in the same units.
+    pub last_heard_ms: u32,
+    /// Segments in flight.
+    pub unacked_segments: u32,
+    /// Of these, selectively acknowledged.
+    pub sacked_segments: u32,
+    /// Of these, taken to be lost, at most.
+    pub lost_segments: u32,
+    /// By how many segments the path has been seen to reorder.
+    pub reordering_segments: u16,
+    /// Number of times the retransmission timeout was doubled.
+    pub backoff: u8,
+    /// Probes of a closed window, or of an idle peer, without a reply.
+    pub probes: u8,
+    /// What congestion control is about.
+    pub recovery: Recovery,
+    /// How long the peer's window held something back, µs.
+    pub rwnd_limited_us: u64,
     /// Timestamps are in use; this and what follows is known after the handshake.
     pub timestamps: bool,
     /// Selective acknowledgements are in use.
@@ -320,6 +363,23 @@ pub struct TcbInfo {
     pub ecn_seen: bool,
     /// Shifts of the peer's windows and of ours, when scaling is in use.
     pub window_shifts: Option<(u8, u8)>,
+}
+
+/// What congestion control is about; the numbers are Linux's of `tcpi_ca_state`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Recovery {
+    /// Nothing is amiss.
+    #[default]
+    Open = 0,
+    /// Something has arrived out of order.
+    Disorder = 1,
+    /// The window is smaller for a congestion mark, within a round trip of it.
+    Reduced = 2,
+    /// Fast recovery.
+    Fast = 3,
+    /// Recovery after a timeout.
+    Timeout = 4,
 }
 
 /// State of loss recovery, for tests and simulators.
@@ -385,7 +445,7 @@ impl<B: RxBuf> Tcb<B> {
         self.state == State::Closed
     }
 
-    /// Figures for `GET_INFO`.
+    /// Figures for `GET_INFO`, but for those that count time: [`Self::info_at`] has them.
     pub fn info(&self, cfg: &Config) -> TcbInfo {
         let agreed = |flag| self.handshake_done() && self.flags.has(flag);
         TcbInfo {
@@ -401,7 +461,21 @@ impl<B: RxBuf> Tcb<B> {
             retransmits: self.retransmits,
             rcv_wnd_bytes: (self.rcv_adv - self.rcv_nxt).max(0) as u32,
             snd_queued_bytes: self.snd_buf_bytes,
+            snd_unsent_bytes: self.unsent_bytes(),
             rcv_queued_bytes: self.rcv_held_bytes,
+            advmss_bytes: self.offered_mss(cfg).into(),
+            rcv_mss_bytes: self.rcv_mss.into(),
+            min_rtt_us: self.rtt.min_rtt_us(),
+            last_sent_ms: 0,
+            last_heard_ms: 0,
+            unacked_segments: self.records.len() as u32,
+            sacked_segments: self.sacked_segs().into(),
+            lost_segments: self.lost_bytes.div_ceil(u32::from(self.mss.max(1))),
+            reordering_segments: self.reordering_segments(),
+            backoff: self.rtt.backoff(),
+            probes: self.probes(),
+            recovery: self.recovery(),
+            rwnd_limited_us: 0,
             timestamps: agreed(Flags::TIMESTAMPS),
             sack: agreed(Flags::SACK),
             ecn: self.handshake_done() && self.uses_ecn(),
@@ -430,11 +504,19 @@ impl<B: RxBuf> Tcb<B> {
             sack: self.flags.has(Flags::SACK),
             window_shifts: scaled.then_some((self.snd_shift, self.rcv_shift)),
             rcv_mss_bytes: self.rcv_mss,
-            reordering_segments: self.loss().map_or(DUP_THRESH, |loss| loss.reordering_segs),
-            probes: match self.loss_timer {
-                LossTimer::Persist => self.rtt.backoff(),
-                _ => self.keepalives,
-            },
+            reordering_segments: self.reordering_segments(),
+            probes: self.probes(),
+        }
+    }
+
+    fn reordering_segments(&self) -> u16 {
+        self.loss().map_or(DUP_THRESH, |loss| loss.reordering_segs)
+    }
+
+    fn probes(&self) -> u8 {
+        match self.loss_timer {
+            LossTimer::Persist => self.rtt.backoff(),
+            _ => self.keepalives,
         }
     }
 

@@ -424,7 +424,7 @@ impl<B: RxBuf> Tcb<B> {
     /// Probes the tail: with new data if there is some, else with the last segment again (RFC 8985
     /// section 7.3).
     fn probe_tail(&mut self, cfg: &Config, now_us: u64, out: &mut impl Output<B>) {
-        let unsent = self.unsent_bytes();
+        let unsent = self.until_message_end(self.unsent_bytes());
         let room = self.snd_room().max(0) as u32;
         let len = unsent.min(u32::from(self.mss)).min(room);
         let fresh = len > 0 && {
@@ -455,7 +455,8 @@ impl<B: RxBuf> Tcb<B> {
             if self.records.is_large() && self.is_too_early(now_us) {
                 return;
             }
-            let len = unsent.min(room).min(u32::from(self.mss));
+            let message = self.until_message_end(unsent);
+            let len = message.min(room).min(u32::from(self.mss));
             let options = self.plain_options(now_us);
             if len > 0 || self.fin_unsent() {
                 self.send_one(cfg, now_us, len, options, out);

@@ -269,8 +269,10 @@ fn what_is_received_ahead_is_acknowledged_with_the_reply() {
     let words = [(base + 4096).to_ne_bytes(), 5u64.to_ne_bytes()].concat();
     two.arena.write_all_at(&words, 0).unwrap();
     let sg = SgArray { addr: base, entries: 1 };
-    let calls =
-        [Call::RecvDone { handle, bytes: 7 }, Call::SendV { handle, sg, fin: false, done: 0 }];
+    let calls = [
+        Call::RecvDone { handle, bytes: 7 },
+        Call::SendV { handle, sg, fin: false, eor: false, done: 0 },
+    ];
     assert_eq!(two.come(1, &calls), [0, 5]);
     assert_eq!(two.go(1), []);
     two.rig.threads[0].elastic.send_behind(now_us);
@@ -356,7 +358,8 @@ fn what_is_sent_is_the_senders_own() {
     two.arena.write_all_at(b"theirs", 4096).unwrap();
     let sg = SgArray { addr: base, entries: 1 };
     let info = Call::GetInfo { handle, to: base + 8192 };
-    let (codes, _) = two.run(1, &[Call::SendV { handle, sg, fin: false, done: 0 }, info]);
+    let (codes, _) =
+        two.run(1, &[Call::SendV { handle, sg, fin: false, eor: false, done: 0 }, info]);
     assert_eq!(codes, [6, 0]);
     two.come(1, &[]);
     two.turn();
@@ -437,7 +440,7 @@ fn a_connection_goes_to_another_process_with_what_was_not_read() {
     let sg = SgArray { addr: base, entries: 1 };
     let calls = [
         Call::RecvDone { handle, bytes: 7 },
-        Call::SendV { handle, sg, fin: false, done: 0 },
+        Call::SendV { handle, sg, fin: false, eor: false, done: 0 },
         give(0),
     ];
     assert_eq!(two.run(1, &calls).0, [0, 4, 0]);
@@ -591,7 +594,7 @@ impl Two {
         let words = [addr.to_ne_bytes(), (FORWARDED.len() as u64).to_ne_bytes()].concat();
         self.arena.write_all_at(&words, 0).unwrap();
         let sg = SgArray { addr: self.rig.shared.memory.arena().0 as u64, entries: 1 };
-        let codes = self.run(1, &[Call::SendV { handle, sg, fin: false, done: 0 }]).0;
+        let codes = self.run(1, &[Call::SendV { handle, sg, fin: false, eor: false, done: 0 }]).0;
         assert_eq!(codes, [FORWARDED.len() as i64]);
     }
 
@@ -1212,7 +1215,10 @@ fn what_many_connections_of_a_process_leave_is_looked_at_a_few_at_a_time() {
     let mut peers: Vec<Peer> = Vec::new();
     for port in 1000..1000 + FLOWS {
         let (peer, handle) = two.connection(port, 1);
-        assert_eq!(two.run(1, &[Call::SendV { handle, sg, fin: false, done: 0 }]).0, [4]);
+        assert_eq!(
+            two.run(1, &[Call::SendV { handle, sg, fin: false, eor: false, done: 0 }]).0,
+            [4]
+        );
         two.device.take_sent();
         peers.push(peer);
     }
@@ -1269,7 +1275,7 @@ fn where_numbers_are_short_a_dead_process_whose_peer_takes_nothing_loses_its_con
     two.listen(1);
     let sg = two.piece(4);
     let (_, handle) = two.connection(1000, 1);
-    assert_eq!(two.run(1, &[Call::SendV { handle, sg, fin: false, done: 0 }]).0, [4]);
+    assert_eq!(two.run(1, &[Call::SendV { handle, sg, fin: false, eor: false, done: 0 }]).0, [4]);
     let reset_in = |two: &mut Two, us: u64| {
         let end_us = two.now_us + us;
         let mut is_reset = false;
@@ -1296,7 +1302,7 @@ fn where_numbers_are_short_a_peer_that_takes_what_it_is_sent_is_not_reset() {
     two.listen(1);
     let sg = two.piece(40);
     let (mut peer, handle) = two.connection(1000, 1);
-    assert_eq!(two.run(1, &[Call::SendV { handle, sg, fin: false, done: 0 }]).0, [40]);
+    assert_eq!(two.run(1, &[Call::SendV { handle, sg, fin: false, eor: false, done: 0 }]).0, [40]);
     two.rig.threads[0].elastic.end_process(1, two.now_us);
     // A byte each 0.7 s, by a peer that is slow.
     for _ in 0..39 {

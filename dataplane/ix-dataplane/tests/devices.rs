@@ -153,12 +153,13 @@ fn a_device_that_takes_nothing_leaves_frames_to_others() {
     let sg = SgArray { addr: base, entries: 1 };
     host.rig.write(base, &[base + 64, bytes.min(100_000) - 64]);
     for handle in ours {
-        let codes = host.run(&[Call::SendV { handle, sg, fin: false, done: 0 }.encode()]).0;
+        let codes =
+            host.run(&[Call::SendV { handle, sg, fin: false, eor: false, done: 0 }.encode()]).0;
         assert!(codes[0] > 10_000, "{codes:?}");
     }
     host.rig.write(base, &[base + 64, 1000]);
     assert_eq!(
-        host.run(&[Call::SendV { handle: other, sg, fin: false, done: 0 }.encode()]).0,
+        host.run(&[Call::SendV { handle: other, sg, fin: false, eor: false, done: 0 }.encode()]).0,
         [1000]
     );
     let sent: usize = host.left(1).iter().map(|left| left.payload_len).sum();
@@ -178,12 +179,13 @@ fn flows_with_data_in_flight_leave_frames_to_others() {
     let sg = SgArray { addr: base, entries: 1 };
     host.rig.write(base, &[base + 64, bytes.min(100_000) - 64]);
     for handle in ours {
-        let codes = host.run(&[Call::SendV { handle, sg, fin: false, done: 0 }.encode()]).0;
+        let codes =
+            host.run(&[Call::SendV { handle, sg, fin: false, eor: false, done: 0 }.encode()]).0;
         assert!(codes[0] > 10_000, "{codes:?}");
     }
     host.rig.write(base, &[base + 64, 1000]);
     assert_eq!(
-        host.run(&[Call::SendV { handle: other, sg, fin: false, done: 0 }.encode()]).0,
+        host.run(&[Call::SendV { handle: other, sg, fin: false, eor: false, done: 0 }.encode()]).0,
         [1000]
     );
     // The wire takes them one after the other; time stands still.

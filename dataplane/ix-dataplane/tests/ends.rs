@@ -224,7 +224,7 @@ fn those_that_the_application_still_drains_count() {
     let sg = SgArray { addr: base, entries: 1 };
     for (nth, Accepted { port, handle, .. }) in all.iter().enumerate() {
         let closed = Call::SetOpt { handle: *handle, option: FlowOption::Closed };
-        let calls = [Call::SendV { handle: *handle, sg, fin: false, done: 0 }, closed]
+        let calls = [Call::SendV { handle: *handle, sg, fin: false, eor: false, done: 0 }, closed]
             .map(|call| call.encode());
         let (codes, events) = host.run(&calls);
         assert_eq!(codes, [10, 0]);
@@ -283,7 +283,8 @@ fn identifications_tell_nothing_of_others() {
     let sg = SgArray { addr: base, entries: 1 };
     let mut send = |accepted: &Accepted| {
         let sent = host
-            .run(&[Call::SendV { handle: accepted.handle, sg, fin: false, done: 0 }.encode()])
+            .run(&[Call::SendV { handle: accepted.handle, sg, fin: false, eor: false, done: 0 }
+                .encode()])
             .0;
         assert_eq!(sent, [10]);
         let idents: Vec<u16> = host.sent().iter().map(|(_, ident)| *ident).collect();

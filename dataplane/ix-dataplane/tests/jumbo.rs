@@ -162,7 +162,8 @@ fn a_stream_leaves_in_long_segments() {
         if taken < bytes.len() {
             let (base, _) = host.rig.transmit_memory();
             host.rig.write(base, &[base + 64 + taken as u64, (bytes.len() - taken) as u64]);
-            let (codes, _) = host.run(&[Call::SendV { handle, sg, fin: false, done: 0 }.encode()]);
+            let (codes, _) =
+                host.run(&[Call::SendV { handle, sg, fin: false, eor: false, done: 0 }.encode()]);
             taken += codes[0].max(0) as usize;
         }
         let frames = host.sent();
@@ -301,7 +302,7 @@ fn a_peer_with_short_packets_gets_short_ones() {
     let handle = events.iter().find(|e| e.kind == event_kind::KNOCK).expect("a knock").handle;
     host.run(&[Call::Accept { handle, cookie: 2 }.encode()]);
     let (sg, _) = host.pattern(1000);
-    host.run(&[Call::SendV { handle, sg, fin: false, done: 0 }.encode()]);
+    host.run(&[Call::SendV { handle, sg, fin: false, eor: false, done: 0 }.encode()]);
     let frames = host.sent();
     assert!(frames.iter().all(|frame| payload_of(frame).len() <= 536), "no MSS option: 536");
 }

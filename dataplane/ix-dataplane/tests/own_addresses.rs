@@ -187,7 +187,7 @@ fn a_stream_to_the_own_address_is_fast() {
             }
         }
         if let Some(handle) = sender.filter(|_| given < BYTES + PIECE) {
-            calls.push(Call::SendV { handle, sg, fin: false, done: 0 }.encode());
+            calls.push(Call::SendV { handle, sg, fin: false, eor: false, done: 0 }.encode());
         }
         cycles += 1;
         assert!(cycles < 100_000, "{received} bytes");

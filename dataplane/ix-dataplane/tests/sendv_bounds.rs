@@ -47,12 +47,16 @@ fn an_array_over_the_end_of_transmit_memory_sends_what_stands_before() {
         rig.write(array + entry * ENTRY, &[base + 2 * entry, 1]);
     }
     let sg = SgArray { addr: array, entries: SG_MAX as u64 };
-    let (codes, _) = rig.run(0, &[Call::SendV { handle, sg, fin: false, done: 0 }.encode()], 0);
+    let (codes, _) =
+        rig.run(0, &[Call::SendV { handle, sg, fin: false, eor: false, done: 0 }.encode()], 0);
     assert_eq!(codes, [within as i64]);
     // Nothing stands before: a fault, and nothing is kept.
     let beyond = SgArray { addr: base + bytes, entries: 1 };
-    let (codes, _) =
-        rig.run(0, &[Call::SendV { handle, sg: beyond, fin: false, done: 0 }.encode()], 0);
+    let (codes, _) = rig.run(
+        0,
+        &[Call::SendV { handle, sg: beyond, fin: false, eor: false, done: 0 }.encode()],
+        0,
+    );
     assert_eq!(codes, [CallError::encode(Err(CallError::Fault))]);
 }
 
@@ -75,7 +79,7 @@ fn fin_goes_with_the_last_byte_if_all_are_taken() {
     let (base, bytes) = rig.transmit_memory();
     let send = |entries| {
         let sg = SgArray { addr: base, entries };
-        Call::SendV { handle, sg, fin: true, done: 0 }.encode()
+        Call::SendV { handle, sg, fin: true, eor: false, done: 0 }.encode()
     };
     // A bad entry behind a good one.
     rig.write(base, &[base + 64, 10]);
@@ -96,7 +100,8 @@ fn fin_goes_with_the_last_byte_if_all_are_taken() {
     let (base, _) = rig.transmit_memory();
     rig.write(base, &[base + 64, 1 << 20]);
     let sg = SgArray { addr: base, entries: 1 };
-    let (codes, _) = rig.run(0, &[Call::SendV { handle, sg, fin: true, done: 0 }.encode()], 0);
+    let (codes, _) =
+        rig.run(0, &[Call::SendV { handle, sg, fin: true, eor: false, done: 0 }.encode()], 0);
     assert!(0 < codes[0] && codes[0] < 1 << 20, "{codes:?}");
     assert!(flags(&device).iter().all(|flags| !flags.contains(TcpFlags::FIN)));
 }
@@ -113,7 +118,7 @@ fn a_message_is_one_event_and_one_call() {
     rig.write(base, &[base + 64, 10]);
     let send = |done| {
         let sg = SgArray { addr: base, entries: 1 };
-        Call::SendV { handle, sg, fin: false, done }.encode()
+        Call::SendV { handle, sg, fin: false, eor: false, done }.encode()
     };
     let sent = || {
         let frame = device.next_sent().expect("a segment");

@@ -343,7 +343,7 @@ fn answer_all(host: &mut Host, flows: usize) {
             .iter()
             .map(|nth| {
                 let handle = host.flows[*nth].handle;
-                Call::SendV { handle, sg, fin: false, done: 0 }.encode()
+                Call::SendV { handle, sg, fin: false, eor: false, done: 0 }.encode()
             })
             .collect();
         host.run(&calls);

@@ -337,7 +337,13 @@ mod tests {
     const SENDV: Call = sendv_after(0);
 
     const fn sendv_after(done: u64) -> Call {
-        Call::SendV { handle: FLOW, sg: SgArray { addr: 0, entries: 0 }, fin: false, done }
+        Call::SendV {
+            handle: FLOW,
+            sg: SgArray { addr: 0, entries: 0 },
+            fin: false,
+            eor: false,
+            done,
+        }
     }
 
     fn recv(len: u32, addr: u64) -> Event {

@@ -1,7 +1,7 @@
 //! The batch of calls that is being written, and what each of their answers is for.
 use crate::error::Error;
-use crate::raw::Thread;
 use crate::raw::call::Batched;
+use crate::raw::{Ends, Thread};
 use ix_abi::{CALLS_MAX, Handle, SgEntry, group_of};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -80,19 +80,17 @@ impl<P: Copy> Batch<P> {
     }
 
     /// Appends one `sendv` of these pieces ([`Thread::push_sendv`]) and returns how many bytes it
-    /// has: one array's at most. There is room. `pending` gets that number. FIN follows them if
-    /// `last` says that they are so many, and all are taken. Before that, `done` received bytes are
-    /// given back.
+    /// has: one array's at most. There is room. `pending` gets that number. What ends behind them
+    /// ends if all are taken. Before that, `done` received bytes are given back.
     #[inline]
     pub fn push_sendv(
         &mut self,
         thread: &mut Thread,
-        (handle, done): (Handle, u64),
+        (handle, done, ends): (Handle, u64, Ends),
         pieces: impl Iterator<Item = SgEntry>,
-        last: Option<u64>,
         pending: impl FnOnce(u64) -> P,
     ) -> u64 {
-        let Some((_, offered)) = thread.push_sendv_of(handle, done, pieces, last) else { return 0 };
+        let Some((_, offered)) = thread.push_sendv_of(handle, done, pieces, ends) else { return 0 };
         self.pending.push(pending(offered));
         offered
     }

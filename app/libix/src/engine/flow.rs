@@ -4,7 +4,7 @@ use super::batch::Batch;
 use super::send::SendQueue;
 use crate::error::Error;
 use crate::raw::receive::ReceiveQueue;
-use crate::raw::{Thread, call};
+use crate::raw::{Ends, Thread, call};
 use ix_abi::{FlowOption, Handle, SgEntry};
 
 /// Most calls that [`Flow::emit`] appends.
@@ -125,7 +125,8 @@ impl Flow {
             }
     }
 
-    /// Appends what this cycle brought: one `sendv` of the first `limit` unsent bytes, which gives
+    /// Appends what this cycle brought: one `sendv` of the first `limit` unsent bytes, at most one
+    /// message, which gives
     /// received bytes back as well, or else one `recv_done`, and the end after the last byte. There
     /// is room for [`EMIT_CALLS`] calls and one scatter-gather array. `sendv` makes, from the
     /// number of bytes that a `sendv` offers, the note of what its answer is for.
@@ -156,11 +157,13 @@ impl Flow {
         let unsent = self.send.unsent();
         if unsent > 0 && self.established && !self.blocked && limit > 0 {
             let last = self.ends().then_some(unsent);
-            let which = (self.handle, done);
-            let offered = if limit >= unsent {
-                batch.push_sendv(thread, which, self.send.unsent_pieces(), last, sendv)
+            let message = self.send.first_message();
+            let which = (self.handle, done, Ends { stream: last, message });
+            let at_once = message.map_or(limit, |bytes| limit.min(bytes));
+            let offered = if at_once >= unsent {
+                batch.push_sendv(thread, which, self.send.unsent_pieces(), sendv)
             } else {
-                batch.push_sendv(thread, which, self.send.first_unsent(limit), last, sendv)
+                batch.push_sendv(thread, which, self.send.first_unsent(at_once), sendv)
             };
             self.offered = offered;
             if last == Some(offered) {

@@ -2,6 +2,7 @@
 use crate::fifo::Fifo;
 use crate::raw::{Lent, Received, TxArena, TxBuf, TxShared};
 use ix_abi::SgEntry;
+use std::collections::VecDeque;
 use std::ops::Range;
 
 /// With less free transmit memory than this, a block is no larger than what is written to it.
@@ -96,6 +97,9 @@ pub struct SendQueue {
     /// Where unsent bytes begin: a piece and an offset in it.
     next_piece: usize,
     next_offset: u64,
+    /// Bytes of each message of the unsent ones that has ended, if any has.
+    #[allow(clippy::box_collection)] // 8 bytes in the connection instead of 32
+    messages: Option<Box<VecDeque<u64>>>,
 }
 
 impl SendQueue {
@@ -179,6 +183,49 @@ impl SendQueue {
         }
     }
 
+    /// A message ends with the last unsent byte: what comes behind it is in other segments. Without
+    /// unsent bytes it is too late, and nothing changes.
+    pub fn end_message(&mut self) {
+        let open = self.unsent_bytes - self.ended_bytes();
+        if open > 0 {
+            self.messages.get_or_insert_default().push_back(open);
+        }
+    }
+
+    /// Unsent bytes of messages that have ended.
+    fn ended_bytes(&self) -> u64 {
+        self.messages.as_ref().map_or(0, |messages| messages.iter().sum())
+    }
+
+    /// Bytes of the first message that is unsent, if it has ended.
+    #[inline]
+    pub(crate) fn first_message(&self) -> Option<u64> {
+        self.messages.as_ref()?.front().copied()
+    }
+
+    /// Unsent bytes of messages that others follow.
+    pub fn followed(&self) -> u64 {
+        let ended = self.ended_bytes();
+        let last = self.messages.as_ref().and_then(|messages| messages.back());
+        if ended < self.unsent_bytes { ended } else { ended - last.copied().unwrap_or(0) }
+    }
+
+    /// `bytes` more are taken of the messages that have ended.
+    #[cold]
+    fn messages_taken(&mut self, mut bytes: u64) {
+        let Some(messages) = &mut self.messages else { return };
+        while let Some(first) = messages.front_mut() {
+            let n = bytes.min(*first);
+            *first -= n;
+            bytes -= n;
+            if *first > 0 {
+                break;
+            }
+            messages.pop_front();
+        }
+        self.messages.take_if(|messages| messages.is_empty());
+    }
+
     /// The unsent bytes as a scatter-gather array.
     #[inline]
     pub(crate) fn unsent_pieces(&self) -> impl Iterator<Item = SgEntry> {
@@ -220,6 +267,9 @@ impl SendQueue {
         let bytes = bytes.min(self.unsent_bytes);
         self.unsent_bytes -= bytes;
         self.taken_bytes += bytes;
+        if self.messages.is_some() {
+            self.messages_taken(bytes);
+        }
         self.most_taken_bytes = self.most_taken_bytes.max(self.taken_bytes);
         self.next_offset += bytes;
         while let Some(piece) = self.pieces.get(self.next_piece) {
@@ -283,6 +333,29 @@ mod tests {
         assert_eq!(pieces(0), [(4100, 6), (8192, 20), (16384, 5)]);
         assert_eq!(pieces(7), [(8193, 19), (16384, 5)]);
         assert_eq!(pieces(31), []);
+    }
+
+    #[test]
+    fn messages_end_where_it_was_said() {
+        let mut queue = SendQueue::default();
+        queue.end_message();
+        assert_eq!((queue.first_message(), queue.followed()), (None, 0));
+        queue.push(4096, 100, Source::Received);
+        queue.end_message();
+        queue.end_message();
+        assert_eq!((queue.first_message(), queue.followed()), (Some(100), 0));
+        queue.push(8192, 50, Source::Received);
+        assert_eq!(queue.followed(), 100);
+        queue.end_message();
+        queue.push(16384, 7, Source::Received);
+        assert_eq!((queue.first_message(), queue.followed()), (Some(100), 150));
+        queue.taken(60);
+        assert_eq!((queue.first_message(), queue.followed()), (Some(40), 90));
+        queue.taken(40);
+        assert_eq!((queue.first_message(), queue.followed()), (Some(50), 50));
+        queue.taken(57);
+        assert_eq!((queue.first_message(), queue.followed()), (None, 0));
+        assert!(queue.messages.is_none());
     }
 
     #[test]

@@ -52,7 +52,7 @@ impl World {
                 self.kill(peer, DeadReason::Reset);
                 Ok(0)
             }
-            Call::SendV { handle, sg, fin, done } => {
+            Call::SendV { handle, sg, fin, done, .. } => {
                 if done > 0 {
                     self.recv_done(thread, handle, done)?;
                 }
@@ -73,6 +73,7 @@ impl World {
                 self.give_back(handle, all);
                 Ok(0)
             }
+            Call::SetOpt { handle: ix_abi::OPENED_LAST, .. } => Ok(0),
             Call::SetOpt { handle, option } => {
                 self.closed += u64::from(option == FlowOption::Closed);
                 self.flow(thread, handle).map(|_| 0)

@@ -61,8 +61,8 @@ pub fn backlog(listener: u64, backlog: u32, freed: u32) -> Batched {
     Batched(Call::Backlog { listener, backlog, freed })
 }
 
-/// Sets code point or hop limit of the replies to SYNs, over IPv6 or IPv4, and of the connections
-/// that come of them.
+/// Sets code point, hop limit or longest segment of the replies to SYNs, over IPv6 or IPv4, and of
+/// the connections that come of them.
 pub fn listen_opt(listener: u64, option: FlowOption, is_v6: bool) -> Batched {
     Batched(Call::ListenOpt { listener, option, is_v6 })
 }
@@ -119,7 +119,7 @@ pub fn abort(handle: Handle) -> Batched {
     Batched(Call::Abort { handle })
 }
 
-/// Sets an option of a flow.
+/// Sets an option of a flow, or of [`ix_abi::OPENED_LAST`].
 pub fn set_opt(handle: Handle, option: FlowOption) -> Batched {
     Batched(Call::SetOpt { handle, option })
 }

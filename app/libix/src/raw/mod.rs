@@ -32,7 +32,7 @@ pub use packet::Packet;
 pub(crate) use packet::Returns;
 pub use process::{FindError, Process, ProcessGate, Starter};
 pub(crate) use socket::connect_within;
-pub use thread::{EnterError, Thread, Wait};
+pub use thread::{Ends, EnterError, Thread, Wait};
 pub use tx::TxArena;
 pub use tx_buf::{TxBuf, TxShared};
 pub use will::Will;

@@ -77,6 +77,16 @@ fn enter_next(gate: &mut dyn Gate, index: u32) -> Result<(), Error> {
     }
 }
 
+/// What ends behind the pieces of a `sendv`, if these have as many bytes, and the window takes them
+/// all.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Ends {
+    /// Our direction: FIN follows.
+    pub stream: Option<u64>,
+    /// A message: what is sent later is in other segments.
+    pub message: Option<u64>,
+}
+
 /// An elastic thread, entered by the Linux thread that holds this. Dropping it leaves the elastic
 /// thread.
 pub struct Thread {
@@ -293,11 +303,11 @@ impl Thread {
         handle: Handle,
         pieces: impl Iterator<Item = SgEntry>,
     ) -> Option<(usize, u64)> {
-        self.push_sendv_of(handle, 0, pieces, None)
+        self.push_sendv_of(handle, 0, pieces, Ends::default())
     }
 
-    /// The same, and if the pieces have as many bytes as `last` says, FIN follows them, provided
-    /// that the window takes them all. Before that, `done` received bytes are given back, as by
+    /// The same, and what ends with as many bytes as the pieces have ends behind them, provided that
+    /// the window takes them all. Before that, `done` received bytes are given back, as by
     /// [`call::recv_done`].
     #[inline(always)]
     pub(crate) fn push_sendv_of(
@@ -305,11 +315,11 @@ impl Thread {
         handle: Handle,
         done: u64,
         pieces: impl Iterator<Item = SgEntry>,
-        last: Option<u64>,
+        ends: Ends,
     ) -> Option<(usize, u64)> {
         let (sg, bytes) = self.gather(pieces)?;
-        let fin = last == Some(bytes);
-        let slot = self.push(Batched(Call::SendV { handle, sg, fin, done }))?;
+        let (fin, eor) = (ends.stream == Some(bytes), ends.message == Some(bytes));
+        let slot = self.push(Batched(Call::SendV { handle, sg, fin, eor, done }))?;
         Some((slot, bytes))
     }
 

@@ -31,10 +31,10 @@ impl ElasticThread {
             let answer = match slot.op {
                 // Nearly every one.
                 call_op::SENDV => match Call::decode(&slot) {
-                    Ok(Call::SendV { handle, sg, fin, done }) => {
+                    Ok(Call::SendV { handle, sg, fin, eor, done }) => {
                         let ElasticThread { io, flows, tcp, receive, .. } = self;
                         let cx = &mut TcpContext { io, flows, batch: &mut receive.batch };
-                        tcp.sendv(cx, handle, sg, fin, done)
+                        tcp.sendv(cx, handle, sg, (fin, eor), done)
                     }
                     Ok(_) => Err(CallError::NoSys),
                     Err(error) => Err(error),
@@ -68,7 +68,9 @@ impl ElasticThread {
         let cx = &mut TcpContext { io, flows, batch };
         match call {
             Call::Nop => Ok(0),
-            Call::SendV { handle, sg, fin, done } => tcp.sendv(cx, handle, sg, fin, done),
+            Call::SendV { handle, sg, fin, eor, done } => {
+                tcp.sendv(cx, handle, sg, (fin, eor), done)
+            }
             Call::RecvDone { handle, bytes } => tcp.recv_done(cx, handle, bytes),
             Call::Accept { handle, cookie } => tcp.accept(cx, handle, cookie),
             Call::Reject { handle } => tcp.reject(cx, handle),
@@ -171,7 +173,8 @@ impl ElasticThread {
 
     /// Figures of a flow of any application. For simulators.
     pub fn inspect(&mut self, handle: u64) -> Option<(ix_tcp::TcbInfo, ix_tcp::LossInfo)> {
+        let now_us = self.io.cx.now_us;
         let flow = self.flows.get(crate::flows::handle::FlowId::from_handle(handle))?;
-        Some((flow.tcb.info(&self.shared.config.tcp), flow.tcb.loss_info()))
+        Some((flow.tcb.info_at(&self.shared.config.tcp, now_us), flow.tcb.loss_info()))
     }
 }

@@ -11,8 +11,8 @@ use crate::flows::{Flows, touch};
 use crate::io::Io;
 use crate::shared::claims::PortAt;
 use ix_abi::{
-    CallError, Congestion, Cookie, Endpoint, FlowInfo, FlowOption, IN_RESERVE, IN_TURN, SG_MAX,
-    SgArray, SgEntry, flow_info_flag,
+    CallError, Congestion, Cookie, Endpoint, FlowInfo, FlowOption, IN_RESERVE, IN_TURN,
+    OPENED_LAST, SG_MAX, SgArray, SgEntry, flow_info_flag,
 };
 use ix_proto::crossing::AttachmentId;
 use ix_tcp::CongestionControl as Kind;
@@ -20,14 +20,14 @@ use ix_tcp::{Listener, Tcb, TcbInfo};
 use ix_wire::{FlowTuple, IpAddr, Seq};
 
 impl Tcp {
-    /// `fin`: FIN follows the last byte if all are taken; `done`: received bytes that are given
-    /// back before.
+    /// `fin`: FIN follows the last byte if all are taken; `eor`: a message ends there; `done`:
+    /// received bytes that are given back before.
     pub fn sendv(
         &mut self,
         cx: &mut TcpContext<'_>,
         handle: u64,
         sg: SgArray,
-        fin: bool,
+        (fin, eor): (bool, bool),
         done: u64,
     ) -> Answer {
         if sg.entries > SG_MAX as u64 {
@@ -69,6 +69,9 @@ impl Tcp {
             }
         }
         flow.tcb.append(taken as u32);
+        if eor && all {
+            flow.tcb.end_message();
+        }
         if fin && all {
             let now_us = io.cx.now_us;
             flow.tcb.shutdown(&self.config, now_us, &mut io.of(&mut flow.socket));
@@ -178,6 +181,10 @@ impl Tcp {
     }
 
     pub fn set_opt(&mut self, cx: &mut TcpContext<'_>, handle: u64, option: FlowOption) -> Answer {
+        let handle = match handle {
+            OPENED_LAST => self.opened_last.ok_or(CallError::BadHandle)?,
+            handle => handle,
+        };
         let flow = own_flow(&mut cx.flows.groups, handle, cx.io.cx.caller)?;
         match option {
             FlowOption::Nagle(on) => flow.tcb.set_nagle(on),
@@ -200,7 +207,7 @@ impl Tcp {
             FlowOption::KeepaliveIntervalS(seconds) => flow.tcb.set_keepalive_interval(seconds),
             FlowOption::KeepaliveProbes(probes) => flow.tcb.set_keepalive_probes(probes),
             FlowOption::SegmentBytes(0) => {}
-            FlowOption::SegmentBytes(bytes) => flow.tcb.limit_segments(bytes),
+            FlowOption::SegmentBytes(bytes) => flow.tcb.limit_offer(&self.config, bytes),
             FlowOption::Pace(rate) => {
                 flow.tcb.set_max_pacing_rate((rate > 0).then_some(rate.into()));
             }
@@ -221,7 +228,8 @@ impl Tcp {
     pub fn get_info(&mut self, cx: &mut TcpContext<'_>, handle: u64, to: u64) -> Answer {
         let id = FlowId::from_handle(handle);
         let flow = own_flow(&mut cx.flows.groups, handle, cx.io.cx.caller)?;
-        let (tuple, info) = (*flow.tcb.tuple(), flow.tcb.info(&self.config));
+        let now_us = cx.io.cx.now_us;
+        let (tuple, info) = (*flow.tcb.tuple(), flow.tcb.info_at(&self.config, now_us));
         let answer = FlowInfo {
             local_addr: tuple.local.0,
             remote_addr: tuple.remote.0,
@@ -239,6 +247,23 @@ impl Tcp {
             mss_bytes: info.mss_bytes,
             retransmits: info.retransmits,
             flags: agreed(&info),
+            advmss_bytes: info.advmss_bytes,
+            rcv_mss_bytes: info.rcv_mss_bytes,
+            rcv_wnd_bytes: info.rcv_wnd_bytes,
+            snd_unsent_bytes: info.snd_unsent_bytes,
+            min_rtt_us: info.min_rtt_us,
+            last_sent_ms: info.last_sent_ms,
+            last_heard_ms: info.last_heard_ms,
+            unacked_segments: info.unacked_segments,
+            sacked_segments: info.sacked_segments,
+            lost_segments: info.lost_segments,
+            reordering_segments: info.reordering_segments,
+            backoff: info.backoff,
+            probes: info.probes,
+            recovery: info.recovery as u32,
+            bytes_acked: flow.socket.bytes_out,
+            bytes_received: flow.socket.bytes_in,
+            rwnd_limited_us: info.rwnd_limited_us,
         };
         let cx = &cx.io.cx;
         if cx.shared.write_info(cx.shift, to, answer) { Ok(0) } else { Err(CallError::Fault) }
@@ -331,6 +356,7 @@ impl Tcp {
         match option {
             FlowOption::Dscp(point) => fields.tos = point << 2,
             FlowOption::HopLimit(hops) => fields.hops = hops,
+            FlowOption::SegmentBytes(bytes) => fields.segment_bytes = bytes,
             _ => return Err(CallError::Invalid),
         }
         Ok(0)
@@ -422,6 +448,7 @@ impl Tcp {
         algorithm: Option<Congestion>,
         (named, local_port): (Option<IpAddr>, u16),
     ) -> Answer {
+        self.opened_last = None;
         // Both ends are of one family.
         let claimed = PortAt { udp: false, addr: IpAddr(to.addr), number: local_port };
         let Context { shared, now_us, .. } = &cx.io.cx;
@@ -492,6 +519,7 @@ impl Tcp {
         }
         cx.flows.touch(id);
         cx.io.cx.metrics.counters.connects.add(1);
+        self.opened_last = Some(id.handle());
         Ok(id.handle())
     }
 

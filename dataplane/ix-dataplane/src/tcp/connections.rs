@@ -257,7 +257,11 @@ impl Tcp {
         tuple: &FlowTuple,
         fields: HeaderFields,
     ) {
-        let answer = self.secrets.cookie_for(&self.config, &packet.header, tuple, io.cx.now_us);
+        let mut answer = self.secrets.cookie_for(&self.config, &packet.header, tuple, io.cx.now_us);
+        if fields.segment_bytes > 0 {
+            let limited = answer.options.mss.map(|mss| mss.min(fields.segment_bytes));
+            answer.options.mss = limited;
+        }
         io.cx.metrics.counters.syn_cookies.add(1);
         let hops = match fields.hops {
             0 => io.cx.hop_limit(tuple.remote),

@@ -320,6 +320,9 @@ impl Tcp {
             SynVerdict::Accept => {
                 let mut tcb = self.new_passive(&cx.io.cx, &packet.header, tuple, floor);
                 tcb.syn_mark(packet.ip.ecn());
+                if fields.segment_bytes > 0 {
+                    tcb.limit_offer(&self.config, fields.segment_bytes);
+                }
                 let mut flow = Flow::new(tcb, work.hash, work.port, Holder::Embryonic, now_us);
                 (flow.socket.listener, flow.socket.owner) = (slot, owner);
                 (flow.socket.ttl, flow.socket.tos) = (fields.hops, fields.tos);
@@ -364,7 +367,7 @@ impl Tcp {
         // The peer's first segment may be lost, and this may be a later one, which does not hold
         // the cookie. A reset would end a valid connection. When the peer sends the first segment
         // again, the connection is made.
-        let Some(tcb) = self.open_cookie(&cx.io.cx, &seg.packet.header, &seg.tuple) else {
+        let Some(mut tcb) = self.open_cookie(&cx.io.cx, &seg.packet.header, &seg.tuple) else {
             return cx.done(seg, mbuf).and(Err(LocalDrop::NoCookie.into()));
         };
         let Some(listening) = self.listeners.get(slot) else { return cx.done(seg, mbuf) };
@@ -372,6 +375,7 @@ impl Tcp {
         if !listening.backlog.on_cookie() {
             return cx.done(seg, mbuf).and(Err(LocalDrop::Backlog.into()));
         }
+        tcb.limit_segments(fields.segment_bytes);
         let mut flow = Flow::new(tcb, work.hash, work.port, Holder::Knocking, now_us);
         (flow.socket.listener, flow.socket.owner) = (slot, owner);
         (flow.socket.ttl, flow.socket.tos) = (fields.hops, fields.tos);

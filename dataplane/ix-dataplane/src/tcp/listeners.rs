@@ -22,6 +22,8 @@ pub struct HeaderFields {
     pub hops: u8,
     /// Type of service, without the ECN bits.
     pub tos: u8,
+    /// Longest segment both ways, bytes without options; 0: as the device and the path allow.
+    pub segment_bytes: u16,
 }
 
 /// One listener.
@@ -45,7 +47,7 @@ pub struct Listening {
     pub cookies_until_us: u64,
     /// Nobody finds it any more. Flows may still wait there.
     pub ends: bool,
-    /// Over IPv4, and over IPv6.
+    /// What connections begin with over IPv4, and over IPv6.
     pub fields: [HeaderFields; 2],
 }
 

@@ -24,6 +24,8 @@ pub(crate) struct Tcp {
     pub looks: Looks,
     /// What they may cost in each.
     looks_of_batch: Looks,
+    /// The flow that the last `CONNECT` of this batch has opened.
+    opened_last: Option<u64>,
     /// As configured when the thread was made, but for the MSS, which follows the devices, and
     /// the share of each flow, which follows the number of flows and the frames that are left.
     pub config: ix_tcp::Config,
@@ -42,12 +44,13 @@ impl Tcp {
         let threads = u32::try_from(config.cpus.len()).unwrap_or(1).max(1);
         let looks = Looks::new(LOOKS_MAX.saturating_mul(threads), LOOKS_LEAST * threads);
         let config = config.tcp.clone();
-        Tcp { listeners, secrets, looks, looks_of_batch: looks, config }
+        Tcp { listeners, secrets, looks, looks_of_batch: looks, opened_last: None, config }
     }
 
     /// A batch of calls begins.
     pub fn begin_batch(&mut self) {
         self.looks = self.looks_of_batch;
+        self.opened_last = None;
     }
 }
 

@@ -282,7 +282,13 @@ impl<'a> Echo<'a> {
                 unsafe { sg.write(SgEntry { base: data.addr, len: data.len.into() }) };
                 self.sgs += 1;
                 let sg = SgArray { addr: sg as u64, entries: 1 };
-                self.call(Call::SendV { handle, sg, fin: false, done: news.bytes().into() });
+                self.call(Call::SendV {
+                    handle,
+                    sg,
+                    fin: false,
+                    eor: false,
+                    done: news.bytes().into(),
+                });
             }
             Event::Sent { handle, bytes, .. } => {
                 self.call(Call::RecvDone { handle, bytes: bytes.into() });

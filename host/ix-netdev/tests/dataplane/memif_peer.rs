@@ -154,7 +154,7 @@ impl<'a> App<'a> {
         unsafe { sg.write(SgEntry { base, len }) };
         self.sgs += 1;
         let sg = SgArray { addr: sg as u64, entries: 1 };
-        self.call(Call::SendV { handle, sg, fin: false, done });
+        self.call(Call::SendV { handle, sg, fin: false, eor: false, done });
     }
 
     fn send_datagram(&mut self, socket: u32, to: Endpoint, base: u64, len: u64) {
