@@ -7,7 +7,7 @@ use crate::socket::{Kind, Outgoing, Socket};
 use crate::state::Core;
 use crate::stream::{CORK_US, Hold, Phase, Stream};
 use crate::{clock, errno, family, holders, log};
-use ix_abi::{FlowInfo, FlowOption, Handle, SgEntry};
+use ix_abi::{FlowInfo, FlowOption, Handle, OPENED_LAST, SgEntry};
 use libix::Error;
 use libix::engine::{Batch, Emitted, Ending};
 use libix::raw::{Thread, call};
@@ -175,8 +175,7 @@ impl Core {
             if core::mem::take(&mut news.ip_fields)
                 && let Some(socket) = port.members.first().and_then(|id| sockets.get(*id))
             {
-                let wanted = [socket.options.v4.fields, socket.options.v6.fields];
-                for (option, is_v6) in port.ip_fields_to_tell(elastic, wanted) {
+                for (option, is_v6) in port.fields_to_tell(elastic, &socket.options) {
                     let set = call::listen_opt(listener, option, is_v6);
                     batch.push(thread, set, Pending::Nothing);
                 }
@@ -650,8 +649,15 @@ impl Calls<'_> {
                     Some(congestion) => connect.with_congestion(congestion),
                     None => connect,
                 };
-                stream.told.congestion = options.congestion;
                 self.push(connect, Pending::Connect(id));
+                // In the same batch, so that the SYN has them.
+                let wanted = options.of_attempt(stream.peer.ip());
+                let begins =
+                    FlowOptions { congestion: options.congestion, ..FlowOptions::default() };
+                self.flow_options(OPENED_LAST, begins, wanted);
+                // The rest with the outcome.
+                stream.options_changed = wanted != options.of_flow(stream.peer.ip());
+                stream.told = wanted;
                 stream.phase = Phase::Connecting;
                 return Left::Nothing;
             }
@@ -673,6 +679,7 @@ impl Calls<'_> {
             let to = peer.ip();
             let wanted = if connecting { options.of_attempt(to) } else { options.of_flow(to) };
             self.flow_options(flow.handle, core::mem::replace(told, wanted), wanted);
+            *options_changed = connecting && wanted != options.of_flow(to);
         }
         if says && *legacy != *legacy_told && *phase == Phase::Open {
             *legacy_told = *legacy;

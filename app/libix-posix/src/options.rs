@@ -345,7 +345,7 @@ impl Options {
 
     /// The options of a flow to an address while it connects.
     pub fn of_attempt(&self, to: IpAddr) -> FlowOptions {
-        let mut told = FlowOptions { segment_bytes: 0, ..self.of_flow(to) };
+        let mut told = self.of_flow(to);
         if self.syn_count > 0 {
             // The first retransmission is after a second, and each wait is twice as long as the
             // one before.
@@ -398,7 +398,7 @@ pub struct FlowOptions {
     pub congestion: Option<Congestion>,
     /// Highest rate of sending, bytes per second; 0: none.
     pub pace: u32,
-    /// IP header fields of all its packets but the first.
+    /// IP header fields of all its packets.
     pub ip_fields: IpFields,
     /// Most received bytes that the program has not read; 0: as many as the dataplane allows.
     pub receive_bytes: u64,

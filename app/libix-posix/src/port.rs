@@ -1,7 +1,6 @@
 //! A port as the dataplane knows it: one that is listened at, or one that is bound for UDP.
 use crate::groups::Wanted;
-use crate::options::IpFields;
-use crate::options::SendOptions;
+use crate::options::{IpFields, Options, SendOptions};
 use crate::slab::Id;
 use ix_abi::FlowOption;
 use libix::Error;
@@ -84,8 +83,9 @@ pub struct Port {
     pub backlog: u32,
     /// What each elastic thread was not told yet of its backlog.
     news: Vec<BacklogNews>,
-    /// The IP header fields, of IPv4 and IPv6, that each elastic thread was told last.
-    told_fields: Vec<[IpFields; 2]>,
+    /// The IP header fields, of IPv4 and IPv6, and the longest segment that each elastic thread was
+    /// told last.
+    told_fields: Vec<([IpFields; 2], u16)>,
 }
 
 /// What an elastic thread is to be told of the backlog of a port.
@@ -95,7 +95,7 @@ pub struct BacklogNews {
     pub freed: u32,
     /// It has another length now.
     pub resized: bool,
-    /// Its IP header fields are others now.
+    /// Its IP header fields, or its longest segment, are others now.
     pub ip_fields: bool,
     /// New connections come in turn, or not ([`ix_abi::IN_TURN`]).
     pub turn: Option<u32>,
@@ -123,22 +123,24 @@ impl Port {
         self.told_fields.clear();
     }
 
-    /// What an elastic thread must be told so that it has these IP header fields, and over which
-    /// version: true for IPv6.
-    pub fn ip_fields_to_tell(
+    /// What an elastic thread must be told so that connections begin as a listener's options say,
+    /// and over which version: true for IPv6.
+    pub fn fields_to_tell(
         &mut self,
         elastic: usize,
-        wanted: [IpFields; 2],
+        options: &Options,
     ) -> impl Iterator<Item = (FlowOption, bool)> {
         if self.told_fields.len() <= elastic {
-            self.told_fields.resize(elastic + 1, [IpFields::default(); 2]);
+            self.told_fields.resize_with(elastic + 1, Default::default);
         }
+        let wanted = ([options.v4.fields, options.v6.fields], options.segment_bytes);
         let told = core::mem::replace(&mut self.told_fields[elastic], wanted);
+        let segment = (told.1 != wanted.1).then_some(FlowOption::SegmentBytes(wanted.1));
         [false, true].into_iter().flat_map(move |is_v6| {
-            let (before, now) = (told[usize::from(is_v6)], wanted[usize::from(is_v6)]);
+            let (before, now) = (told.0[usize::from(is_v6)], wanted.0[usize::from(is_v6)]);
             let hops = (before.ttl != now.ttl).then_some(FlowOption::HopLimit(now.ttl));
             let point = (before.dscp() != now.dscp()).then_some(FlowOption::Dscp(now.dscp()));
-            [hops, point].into_iter().flatten().map(move |option| (option, is_v6))
+            [hops, point, segment].into_iter().flatten().map(move |option| (option, is_v6))
         })
     }
 

@@ -92,7 +92,8 @@ impl Core {
         }
     }
 
-    /// A port is listened at: its first socket may have IP header fields of its own.
+    /// A port is listened at: its first socket may have IP header fields and a longest segment of
+    /// its own.
     pub fn tell_ip_fields_at_first(&mut self, elastic: usize, id: Id) {
         let first = self.ports.get(id).and_then(|port| port.members.first());
         let Some(options) = first.and_then(|id| self.sockets.get(*id)).map(|one| &one.options)
@@ -100,7 +101,8 @@ impl Core {
             return;
         };
         let usual = IpFields::default();
-        if (options.v4.fields, options.v6.fields) != (usual, usual) {
+        let is_usual = (options.v4.fields, options.v6.fields) == (usual, usual);
+        if !is_usual || options.segment_bytes != 0 {
             self.tell_ip_fields(elastic, id);
         }
     }

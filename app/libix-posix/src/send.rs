@@ -93,8 +93,8 @@ pub fn send_as(
         }
         Kind::Stream(_) => {}
     }
-    let mut total = 0;
-    let mut attempt = |core: &mut Core| give_bytes(core, id, &mut from, &mut total);
+    let (mut total, eor) = (0, flags & libc::MSG_EOR != 0);
+    let mut attempt = |core: &mut Core| give_bytes(core, id, &mut from, eor, &mut total);
     let done = match attempt(&mut core) {
         Some(done) => done,
         None if nonblocking => {
@@ -114,11 +114,13 @@ fn is_ours(core: &Core, to: Option<SocketAddr>) -> bool {
     to.is_some_and(|to| core.routes.connect(to.ip()) == Whose::Ix)
 }
 
-/// Copies as many bytes as there is room for. `None`: not all of them.
+/// Copies as many bytes as there is room for. `None`: not all of them. `eor`: a message ends with
+/// the last one.
 fn give_bytes(
     core: &mut Core,
     id: Id,
     from: &mut Gather<'_>,
+    eor: bool,
     total: &mut usize,
 ) -> Option<Result<(), i32>> {
     let share = core.tx_share();
@@ -159,6 +161,9 @@ fn give_bytes(
     let Some(tx) = &elastic.tx else { return Some(Err(libc::ENOBUFS)) };
     let room = stream.space(limit);
     let n = stream.write(&tx.0, from, room);
+    if eor && from.left() == 0 {
+        stream.flow.send.end_message();
+    }
     let refused = n < room.min(from.left() + n);
     *total += n;
     elastic.starved |= refused;

@@ -97,8 +97,10 @@ fn set_of(
         }
         // What Nagle's algorithm holds back leaves at once, as on Linux.
         (IPPROTO_TCP, TCP_NODELAY) if tcp => {
-            options.no_delay = int(0)? != 0;
-            if socket.stream().is_some_and(|stream| stream.is_held()) {
+            let on = int(0)? != 0;
+            options.no_delay = on;
+            if let Some(stream) = socket.stream().filter(|stream| stream.is_held()) {
+                stream.pushes |= on;
                 core.mark_dirty(id);
             }
         }
@@ -287,7 +289,11 @@ fn changed_of(core: &mut Core, (fd, id): (RawFd, Id), (level, name): (i32, i32))
             return;
         }
         (IPPROTO_TCP, TCP_NODELAY) => {
-            options.no_delay = read(name) != 0;
+            let on = read(name) != 0;
+            options.no_delay = on;
+            if let Some(stream) = socket.stream().filter(|stream| stream.is_held()) {
+                stream.pushes |= on;
+            }
             core.mark_dirty(id);
             return;
         }
@@ -311,6 +317,7 @@ fn changed_of(core: &mut Core, (fd, id): (RawFd, Id), (level, name): (i32, i32))
         // Takes effect for later connections, as on Linux.
         (IPPROTO_TCP, libc::TCP_MAXSEG) if !matches!(socket.kind, Kind::Stream(_)) => {
             options.segment_bytes = read(name).clamp(0, 0xffff) as u16;
+            tell = true;
         }
         (IPPROTO_TCP, libc::TCP_WINDOW_CLAMP) => {
             options.window_clamp = read(name).max(0) as u32;
@@ -474,7 +481,7 @@ fn tcp_info(info: Option<ix_abi::FlowInfo>) -> Vec<u8> {
     const CLOSE: u8 = 7;
     /// Linux's number of each state of RFC 9293, 3.3.2: from LISTEN to CLOSED.
     const STATES: [u8; 11] = [10, 2, 3, 1, 4, 5, 8, 11, 9, 6, CLOSE];
-    let mut bytes = vec![0u8; 104];
+    let mut bytes = vec![0u8; 236];
     let Some(info) = info else {
         bytes[0] = CLOSE;
         return bytes;
@@ -485,11 +492,23 @@ fn tcp_info(info: Option<ix_abi::FlowInfo>) -> Vec<u8> {
     bytes[5] = info.flags as u8 & 31;
     let shift = |at: u32| (info.flags >> at) as u8 & 15;
     bytes[6] = shift(flow_info_flag::SND_SHIFT_AT) | shift(flow_info_flag::RCV_SHIFT_AT) << 4;
+    bytes[1] = info.recovery as u8;
+    (bytes[3], bytes[4]) = (info.probes, info.backoff);
+    let sums = [(120, info.bytes_acked), (128, info.bytes_received), (176, info.rwnd_limited_us)];
+    for (at, value) in sums {
+        bytes[at..at + 8].copy_from_slice(&value.to_ne_bytes());
+    }
     let mut put = |at: usize, value: u32| bytes[at..at + 4].copy_from_slice(&value.to_ne_bytes());
+    // The dataplane counts in units of 1,024 µs.
+    let ms = |units: u32| (u64::from(units) * 1024 / 1000) as u32;
     put(8, info.rto_us);
     put(16, mss);
-    put(20, mss);
-    put(24, info.in_flight_bytes.div_ceil(mss));
+    put(20, info.rcv_mss_bytes);
+    put(24, info.unacked_segments);
+    put(28, info.sacked_segments);
+    put(32, info.lost_segments);
+    put(44, ms(info.last_sent_ms));
+    put(56, ms(info.last_heard_ms));
     put(68, info.srtt_us);
     put(72, info.rttvar_us);
     // No threshold exists before the first congestion, and none with BBR: Linux then tells its
@@ -497,8 +516,13 @@ fn tcp_info(info: Option<ix_abi::FlowInfo>) -> Vec<u8> {
     let no_threshold = info.ssthresh_bytes >= NO_THRESHOLD_BYTES;
     put(76, if no_threshold { 0x7fff_ffff } else { info.ssthresh_bytes / mss });
     put(80, (info.cwnd_bytes / mss).max(1));
-    put(84, mss);
+    put(84, info.advmss_bytes);
+    put(88, info.reordering_segments.into());
     put(100, info.retransmits);
+    put(144, info.snd_unsent_bytes);
+    put(148, info.min_rtt_us);
+    put(228, info.snd_wnd_bytes);
+    put(232, info.rcv_wnd_bytes);
     bytes
 }
 
@@ -559,7 +583,10 @@ mod tests {
             assert_eq!(at(&raw const (*base).tcpi_snd_cwnd), 80);
             assert_eq!(at(&raw const (*base).tcpi_advmss), 84);
             assert_eq!(at(&raw const (*base).tcpi_total_retrans), 100);
-            assert!(size_of::<libc::tcp_info>() >= 104);
+            assert_eq!(at(&raw const (*base).tcpi_sacked), 28);
+            assert_eq!(at(&raw const (*base).tcpi_last_data_sent), 44);
+            assert_eq!(at(&raw const (*base).tcpi_last_ack_recv), 56);
+            assert_eq!(at(&raw const (*base).tcpi_reordering), 88);
         }
         assert_eq!(tcp_info(None)[0], 7);
         let flags = 31 | 7 << flow_info_flag::SND_SHIFT_AT | 3 << flow_info_flag::RCV_SHIFT_AT;

@@ -67,6 +67,8 @@ pub struct Stream {
     /// Unread bytes that are in no buffer of the dataplane; they come before those of the flow. The
     /// flow has ended, or the bytes came from a local peer.
     saved: VecDeque<u8>,
+    /// The program has set `TCP_NODELAY`: what is there goes, corked or not (tcp(7)).
+    pub pushes: bool,
     /// Bytes written that the local peer has not read.
     unread_by_local_peer: u64,
     /// The peer has sent its FIN.
@@ -156,6 +158,7 @@ impl Stream {
             local,
             phase,
             saved: VecDeque::new(),
+            pushes: false,
             unread_by_local_peer: 0,
             eof: false,
             read_shut: false,
@@ -375,8 +378,13 @@ impl Stream {
     /// change, as on Linux, so that the end of a long message never waits.
     pub fn sendable(&mut self, hold: Hold, mss: u64, now_us: impl FnOnce() -> u64) -> u64 {
         let unsent = self.flow.send.unsent();
-        let rest = unsent % mss.max(1);
+        // The end of a message that another one follows waits for nothing.
+        let rest = (unsent - self.flow.send.followed()) % mss.max(1);
         self.awaits_ack = false;
+        if core::mem::take(&mut self.pushes) {
+            (self.held_us, self.writes_more) = (None, false);
+            return unsent;
+        }
         let ends = self.flow.is_shut() || self.flow.ending != Ending::No;
         if rest == 0 || ends || !(hold.corked || self.writes_more) {
             self.held_us = None;
@@ -493,8 +501,25 @@ mod tests {
         sent(&mut stream, 104);
         stream.flow.send.push_lent((&DATA[..5]).into(), Lease::new(&Nobody, 0));
         assert_eq!(stream.sendable(corked, 1448, || CORK_US + 20), 0);
+        stream.pushes = true;
+        assert_eq!((stream.sendable(corked, 1448, || CORK_US + 20), stream.held_us), (5, None));
+        assert_eq!(stream.sendable(corked, 1448, || CORK_US + 20), 0);
         stream.flow.shutdown();
         assert_eq!((stream.sendable(corked, 1448, || 0), stream.held_us), (5, None));
+    }
+
+    #[test]
+    fn the_end_of_a_message_waits_only_if_none_follows() {
+        let (nagle, corked) = (Hold::default(), Hold { corked: true, no_delay: false });
+        let mut stream = with_unsent(400);
+        stream.flow.send.end_message();
+        assert_eq!(stream.sendable(corked, 1000, || 0), 0);
+        let lease = Lease::new(&Nobody, 0);
+        stream.flow.send.push_lent((&DATA[..1300]).into(), lease);
+        assert_eq!(stream.sendable(corked, 1000, || 0), 1400);
+        sent(&mut stream, 400);
+        stream.taken(400, 400, 1000);
+        assert_eq!(stream.sendable(nagle, 1000, || 0), 1000);
     }
 
     #[test]

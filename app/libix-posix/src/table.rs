@@ -46,8 +46,8 @@ pub const TABLE: &[Row] = &[
     ),
     (
         "write, writev, send, sendto, sendmsg, sendmmsg",
-        "IX; copied into transmit memory, sent with the next cycle; SIGPIPE as on Linux; MSG_MORE holds a short segment back, but no datagram, MSG_EOR changes nothing, MSG_ZEROCOPY copies; MSG_OOB sends in line; MSG_FASTOPEN: EOPNOTSUPP. A connection ignores an address. Datagrams longer than a packet are sent in fragments, as IP_MTU_DISCOVER wants; received fragments are reassembled up to 65,507 bytes",
-        "corners writing, nagle, addressed, urgent, broken_pipe, datagrams, long_datagrams",
+        "IX; copied into transmit memory, sent with the next cycle; SIGPIPE as on Linux; MSG_MORE holds a short segment back, but no datagram, MSG_EOR ends a segment, sent once or again, MSG_ZEROCOPY copies; MSG_OOB sends in line; MSG_FASTOPEN: EOPNOTSUPP. A connection ignores an address. Datagrams longer than a packet are sent in fragments, as IP_MTU_DISCOVER wants; received fragments are reassembled up to 65,507 bytes",
+        "corners writing, nagle, messages, addressed, urgent, broken_pipe, datagrams, long_datagrams",
     ),
     ("sendfile", "IX: read from the file, copied", "corners writing"),
     ("splice, tee", "EINVAL, and the log says so once: programs copy instead", "none"),
@@ -72,8 +72,8 @@ pub const TABLE: &[Row] = &[
     ),
     (
         "setsockopt: in force on IX",
-        "SO_REUSEADDR, SO_REUSEPORT, SO_KEEPALIVE, SO_RCVTIMEO, SO_SNDTIMEO, SO_LINGER, SO_SNDBUF, SO_RCVBUF (TCP: at most 512 KB and what `rcv_buffers` allows, from the first window on; without these options the buffers grow), SO_RCVLOWAT, IPV6_V6ONLY, TCP_NODELAY (without it Nagle's algorithm, as on Linux), TCP_CORK, TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_KEEPCNT, TCP_USER_TIMEOUT (in steps of a tenth of a second), IP_TTL and IP_TOS (except its lower two bits; TCP: not of the SYN of `connect`), IPV6_UNICAST_HOPS and IPV6_TCLASS likewise, IPV6_AUTOFLOWLABEL and IPV6_FLOWINFO_SEND (TCP: not of the first segment), IPV6_FLOWINFO (UDP), IPV6_FLOWLABEL_MGR (Linux leases the label; IPV6_FL_F_REFLECT: ENOPROTOOPT), IP_PKTINFO, IPV6_RECVPKTINFO, IP_RECVERR, IPV6_RECVERR, IP_MTU_DISCOVER, IPV6_MTU_DISCOVER and IPV6_DONTFRAG (UDP; connections always search), TCP_DEFER_ACCEPT, TCP_SYNCNT, TCP_NOTSENT_LOWAT, TCP_WINDOW_CLAMP, SO_MAX_PACING_RATE (TCP; of payload), TCP_MAXSEG before connecting (of sent segments; the peer is told the device's)",
-        "corners options, buffers, corks, nagle, marks, packet_info, refused, user_timeout, keepalive, defers, attempts, unsent, long_datagrams, fields_v6",
+        "SO_REUSEADDR, SO_REUSEPORT, SO_KEEPALIVE, SO_RCVTIMEO, SO_SNDTIMEO, SO_LINGER, SO_SNDBUF, SO_RCVBUF (TCP: at most 512 KB and what `rcv_buffers` allows, from the first window on; without these options the buffers grow), SO_RCVLOWAT, IPV6_V6ONLY, TCP_NODELAY (without it Nagle's algorithm, as on Linux), TCP_CORK, TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_KEEPCNT, TCP_USER_TIMEOUT (in steps of a tenth of a second), IP_TTL and IP_TOS (except its lower two bits), IPV6_UNICAST_HOPS and IPV6_TCLASS likewise, IPV6_AUTOFLOWLABEL and IPV6_FLOWINFO_SEND, IPV6_FLOWINFO (UDP), IPV6_FLOWLABEL_MGR (Linux leases the label; IPV6_FL_F_REFLECT: ENOPROTOOPT), IP_PKTINFO, IPV6_RECVPKTINFO, IP_RECVERR, IPV6_RECVERR, IP_MTU_DISCOVER, IPV6_MTU_DISCOVER and IPV6_DONTFRAG (UDP; connections always search), TCP_DEFER_ACCEPT, TCP_SYNCNT, TCP_NOTSENT_LOWAT, TCP_WINDOW_CLAMP, SO_MAX_PACING_RATE (TCP; of payload), TCP_MAXSEG before connecting or listening",
+        "corners options, buffers, corks, nagle, marks, packet_info, refused, user_timeout, keepalive, defers, attempts, unsent, first_segments, long_datagrams, fields_v6",
     ),
     (
         "setsockopt(TCP_CONGESTION)",
@@ -102,8 +102,8 @@ pub const TABLE: &[Row] = &[
     ),
     (
         "getsockopt",
-        "the value that was set (TCP_CONGESTION before that: the one of `ix run`). From IX: SO_ERROR, SO_ACCEPTCONN, TCP_INFO (Linux's layout, with the options that were negotiated), TCP_MAXSEG, IP_MTU and IPV6_MTU (the path's where a router has reported it, otherwise the device's). SO_ERROR of a connection includes routers' errors, as on Linux",
-        "corners options, negotiated, datagrams, user_timeout, congestion, keepalive, long_datagrams, complaints_of_connections",
+        "the value that was set (TCP_CONGESTION before that: the one of `ix run`). From IX: SO_ERROR, SO_ACCEPTCONN, TCP_INFO (Linux's layout up to tcpi_rcv_wnd, with the options that were negotiated; 0 in what IX does not count: tcpi_retransmits, tcpi_retrans, tcpi_ato, tcpi_last_ack_sent, tcpi_last_data_recv, tcpi_pmtu, the receiver's estimates, rates, tcpi_busy_time, tcpi_sndbuf_limited, and sums of segments and of bytes sent), TCP_MAXSEG, IP_MTU and IPV6_MTU (the path's where a router has reported it, otherwise the device's). SO_ERROR of a connection includes routers' errors, as on Linux",
+        "corners options, negotiated, counted, datagrams, user_timeout, congestion, keepalive, long_datagrams, complaints_of_connections",
     ),
     ("getsockname, getpeername", "IX", "corners connecting, accepting, dual, dual_datagrams"),
     ("poll, ppoll, select, pselect", "IX's and Linux's descriptors together", "corners selects"),

@@ -1347,7 +1347,7 @@ impl Two {
                 return None;
             }
             if packet.header.seq == peer.ack {
-                bytes += packet.payload.len;
+                bytes += usize::from(packet.payload.len);
                 peer.ack += packet.payload.len as u32;
             }
             if flags.0 & TcpFlags::FIN.0 != 0 {
@@ -1398,7 +1398,7 @@ fn what_the_window_has_not_taken_of_the_last_batch_comes_first() {
     let words = [(base + 4096).to_ne_bytes(), 1_000_000u64.to_ne_bytes()].concat();
     two.arena.write_all_at(&words, 0).unwrap();
     let sg = SgArray { addr: base, entries: 1 };
-    let taken = two.come(1, &[Call::SendV { handle, sg, fin: false, done: 0 }])[0];
+    let taken = two.come(1, &[Call::SendV { handle, sg, fin: false, eor: false, done: 0 }])[0];
     assert!((1..1_000_000).contains(&taken), "{taken}");
     two.ends_with_will(1, vec![WillEntry { handle, at_end: 0, base: base + 4096, len: 7 }]);
     assert_eq!(two.rest(&mut peer), Some(1_000_007));

@@ -1636,6 +1636,7 @@ int main(int argc, char **argv)
         {"nagle", nagle},             {"addressed", addressed},
         {"stamps", stamps},           {"left", left},
         {"told_fields", told_fields}, {"listener_fields", listener_fields},
+        {"first_segments", first_segments}, {"messages", messages}, {"counted", counted},
         {"segments", segments, AF_INET},
         {"groups", groups, AF_INET},   {"group_sources", group_sources, AF_INET},
         {"to_groups", to_groups, AF_INET}, {"broadcasts", broadcasts, AF_INET},

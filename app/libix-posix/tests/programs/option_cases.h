@@ -411,7 +411,7 @@ static void listener_fields(void)
         /* For the time that it takes until a listener in use has heard of it. */
         sleep_ms(100);
         SAY(tell("dial %d", port_of(l)));
-        SAY(tell("synack %d", port_of(l)));
+        SAY(tell("syn %d", port_of(l)));
         fd = accept(l, NULL, NULL);
         SAY(write(fd, "fields!", 7));
         SAY(tell("recv 7"));
@@ -429,11 +429,142 @@ static void listener_fields(void)
     listen(l, 8);
     sleep_ms(100);
     SAY(tell("dial %d", port_of(l)));
-    SAY(tell("synack %d", port_of(l)));
+    SAY(tell("syn %d", port_of(l)));
     fd = accept(l, NULL, NULL);
     SAY(tell("close"));
     close(fd);
     close(l);
+}
+
+/* An end whose SYN the peer overhears, with these options. */
+static int dialled_with(int ttl, int tos, int mss)
+{
+    int port = tell("listen 8"), fd = tcp();
+    struct inet at = address(peer_ip, port);
+    SAY(setsockopt(fd, IP_LEVEL, TTL_OPTION, &ttl, sizeof ttl));
+    SAY(setsockopt(fd, IP_LEVEL, TOS_OPTION, &tos, sizeof tos));
+    SAY(setsockopt(fd, IPPROTO_TCP, TCP_MAXSEG, &mss, sizeof mss));
+    SAY(connect(fd, (struct sockaddr *)&at, sizeof at));
+    tell("accept");
+    tell("unlisten");
+    return fd;
+}
+
+static int longest_segment(int fd)
+{
+    int mss = 0;
+    socklen_t len = sizeof mss;
+    getsockopt(fd, IPPROTO_TCP, TCP_MAXSEG, &mss, &len);
+    return mss;
+}
+
+/* What a connection's first segment tells and has: fields of the IP header, and the longest segment.
+ * The latter of a listener, too. */
+static void first_segments(void)
+{
+    int values[][3] = {{9, 0x20, 1000}, {255, 0xfc, 600}, {64, 0, 88}};
+    for (unsigned v = 0; v < sizeof values / sizeof values[0]; v++) {
+        SAY(tell("overhear"));
+        int fd = dialled_with(values[v][0], values[v][1], values[v][2]);
+        SAY(tell("syn %d", port_of(fd)));
+        SAY(longest_segment(fd));
+        SAY(tell("overhear"));
+        SAY(write(fd, "fields!", 7));
+        SAY(tell("recv 7"));
+        SAY(tell("text %d", port_of(fd)));
+        tell("close");
+        close(fd);
+        SAY(tell("overhear"));
+        fd = dialled_with(values[v][0], values[v][1], values[v][2]);
+        SAY(tell("mss %d", port_of(fd)));
+        tell("close");
+        close(fd);
+    }
+    int l = listener(own_ip, 8), limit = 700;
+    SAY(setsockopt(l, IPPROTO_TCP, TCP_MAXSEG, &limit, sizeof limit));
+    /* For the time that it takes until a listener in use has heard of it. */
+    sleep_ms(100);
+    SAY(tell("overhear"));
+    SAY(tell("dial %d", port_of(l)));
+    SAY(tell("mss %d", port_of(l)));
+    int fd = accept(l, NULL, NULL);
+    SAY(longest_segment(fd));
+    tell("close");
+    close(fd);
+    close(l);
+}
+
+/* Segments with what is written in two parts while a cork holds it, ended as these flags say. */
+static void written_apart(int flags)
+{
+    int fd = dialled(), on = 1, off = 0;
+    SAY(tell("overhear"));
+    SAY(setsockopt(fd, IPPROTO_TCP, TCP_CORK, &on, sizeof on));
+    SAY(send(fd, buffer, 100, flags));
+    SAY(send(fd, buffer, 100, 0));
+    SAY(setsockopt(fd, IPPROTO_TCP, TCP_CORK, &off, sizeof off));
+    SAY(tell("recv 200"));
+    SAY(tell("count %d", port_of(fd)));
+    tell("close");
+    close(fd);
+}
+
+/* MSG_EOR: what is written later begins another segment. And TCP_NODELAY, which lets go what a cork
+ * holds. */
+static void messages(void)
+{
+    written_apart(0);
+    written_apart(MSG_EOR);
+    int fd = dialled(), on = 1;
+    SAY(setsockopt(fd, IPPROTO_TCP, TCP_CORK, &on, sizeof on));
+    SAY(write(fd, buffer, 100));
+    SAY(unsent_bytes(fd));
+    SAY(setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on));
+    SAY(unsent_bytes(fd));
+    SAY(tell("recv 100"));
+    SAY(write(fd, buffer, 100));
+    SAY(unsent_bytes(fd));
+    SAY(tell("recv 100"));
+    tell("close");
+    close(fd);
+}
+
+/* What TCP_INFO counts. */
+static void counted(void)
+{
+    int fd = dialled();
+    SAY(tell("send 1000"));
+    SAY(recv(fd, buffer, 1000, MSG_WAITALL));
+    SAY(write(fd, buffer, 300));
+    SAY(tell("recv 300"));
+    sleep_ms(300);
+    struct {
+        struct tcp_info known;
+        char more[200];
+    } room = {0};
+    socklen_t len = sizeof room;
+    SAY(getsockopt(fd, IPPROTO_TCP, TCP_INFO, &room, &len));
+    struct tcp_info *info = &room.known;
+    SAY(len >= 236);
+    SAY(info->tcpi_ca_state);
+    SAY(info->tcpi_probes);
+    SAY(info->tcpi_backoff);
+    SAY(info->tcpi_unacked);
+    SAY(info->tcpi_sacked);
+    SAY(info->tcpi_lost);
+    SAY(info->tcpi_last_data_sent >= 290 && info->tcpi_last_data_sent < 3000);
+    SAY(info->tcpi_last_ack_recv >= 200 && info->tcpi_last_ack_recv < 3000);
+    SAY(info->tcpi_advmss);
+    SAY(info->tcpi_reordering);
+    SAY(info->tcpi_total_retrans);
+    /* tcpi_bytes_acked, which the C library's structure may lack: it may count the SYN. */
+    unsigned long long acked;
+    memcpy(&acked, (char *)info + 120, sizeof acked);
+    SAY(acked >= 300 && acked <= 301);
+    memcpy(&acked, (char *)info + 128, sizeof acked);
+    SAY(acked);
+    tell("close");
+    close(fd);
 }
 
 /* Options that IX does not have and Linux may have. */

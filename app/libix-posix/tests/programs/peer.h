@@ -220,20 +220,32 @@ static int latest(int raw, int port, unsigned char *packet, int room)
     }
 }
 
-/* Of the SYN-ACKs from a port that a raw socket has received, or of segments with text: the fields of
- * the last one, as 1000 * TTL + TOS. */
-static long marks_of_segments(int raw, int port, int opens)
+/* The MSS that the options of a SYN tell, or 0. */
+static long mss_of(const unsigned char *tcp)
 {
-    long answer = -ETIMEDOUT;
+    const unsigned char *end = tcp + (tcp[12] >> 4) * 4;
+    for (tcp += 20; tcp + 4 <= end && *tcp; tcp += *tcp == 1 ? 1 : tcp[1] > 1 ? tcp[1] : 40)
+        if (*tcp == 2)
+            return tcp[2] * 256 + tcp[3];
+    return 0;
+}
+
+/* Of the segments from a port that a raw socket has received: of SYNs ('s') the fields of the last
+ * one, as 1000 * TTL + TOS, or the MSS that it tells ('m'); of those with text and PSH ('t') the
+ * fields; of all those with text ('c') how many. */
+static long marks_of_segments(int raw, int port, int which)
+{
+    long answer = -ETIMEDOUT, count = 0;
     for (;;) {
         unsigned char bytes[2000], room[100], *tcp = bytes;
         struct pollfd wait = {raw, POLLIN, 0};
         if (poll(&wait, 1, answer < 0 ? 5000 : 0) <= 0)
-            return answer;
+            return which == 'c' ? count : answer;
         struct iovec piece = {bytes, sizeof bytes};
         struct msghdr message = {.msg_iov = &piece, .msg_iovlen = 1, .msg_control = room,
                                  .msg_controllen = sizeof room};
-        if (recvmsg(raw, &message, 0) < 20)
+        int len = recvmsg(raw, &message, 0);
+        if (len < 20)
             continue;
         int ttl = bytes[8], tos = bytes[1];
         if (!IS_V6)
@@ -247,7 +259,11 @@ static long marks_of_segments(int raw, int port, int opens)
         }
         if (tcp[0] * 256 + tcp[1] != port)
             continue;
-        if (opens ? (tcp[13] & 0x12) == 0x12 : !(tcp[13] & 2) && (tcp[13] & 8))
+        int is_syn = tcp[13] & 2, text = len - (tcp - bytes) - (tcp[12] >> 4) * 4;
+        count += text > 0;
+        if (which == 'm' && is_syn)
+            answer = mss_of(tcp);
+        else if (which == 's' ? is_syn : !is_syn && (tcp[13] & 8))
             answer = 1000l * ttl + tos;
     }
 }
@@ -545,8 +561,9 @@ static int serve(int port, int many)
                 setsockopt(raw, IPPROTO_IPV6, IPV6_RECVTCLASS, &one, sizeof one);
             }
             answer = raw < 0 ? -errno : 0;
-        } else if (!strcmp(word, "synack") || !strcmp(word, "text")) {
-            answer = marks_of_segments(raw, number, word[0] == 's');
+        } else if (!strcmp(word, "syn") || !strcmp(word, "mss") || !strcmp(word, "text") ||
+                   !strcmp(word, "count")) {
+            answer = marks_of_segments(raw, number, word[0]);
         } else if (!strcmp(word, "icmp")) {
             int len = latest(raw, watched, (unsigned char *)bytes, 2000);
             answer = len < 0 ? len : complain(number, (unsigned char *)bytes, len, subject);

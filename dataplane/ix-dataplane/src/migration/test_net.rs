@@ -302,6 +302,7 @@ impl App {
                     handle,
                     sg: SgArray { addr: at, entries: 1 },
                     fin: false,
+                    eor: false,
                     done: 0,
                 });
                 entries += 1;
