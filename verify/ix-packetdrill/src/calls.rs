@@ -1,7 +1,7 @@
 //! The functions of the interface: C's arguments in, a call of the stack, `errno` out.
 use crate::info::{BYTES, tcp_info};
 use crate::plug::Plug;
-use ix_scripts::sockets::{Answer, Sockets};
+use ix_scripts::sockets::{Answer, End, Sockets};
 use libc::{c_int, c_ulong, c_void, iovec, msghdr, pollfd, size_t, sockaddr, socklen_t, ssize_t};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::Ordering;
@@ -377,12 +377,12 @@ unsafe fn transmit(
         bytes.extend_from_slice(octets);
     }
     let mut taken = 0;
-    let (dont_wait, more) = (flags & libc::MSG_DONTWAIT != 0, flags & libc::MSG_MORE != 0);
+    let (dont_wait, end) = (flags & libc::MSG_DONTWAIT != 0, End::of(flags));
     let done = blocking(plug, fd, dont_wait, |sockets| {
         if sockets.is_datagrams(fd) {
             return sockets.send_datagram(fd, &bytes, (to != 0).then_some(to));
         }
-        taken += sockets.write_bytes(fd, &bytes[taken..], more)? as usize;
+        taken += sockets.write_bytes(fd, &bytes[taken..], end)? as usize;
         let waits = !dont_wait && sockets.get(fd).is_ok_and(|socket| !socket.nonblocking);
         if taken < bytes.len() && waits { Err(libc::EAGAIN) } else { Ok(taken as i64) }
     });

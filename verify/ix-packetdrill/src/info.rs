@@ -20,13 +20,18 @@ const FIELDS: &[(usize, usize, &str)] = &[
     (28, 4, "tcpi_sacked"),
     (32, 4, "tcpi_lost"),
     (36, 4, "tcpi_retrans"),
+    (44, 4, "tcpi_last_data_sent"),
+    (56, 4, "tcpi_last_ack_recv"),
     (68, 4, "tcpi_rtt"),
     (72, 4, "tcpi_rttvar"),
     (76, 4, "tcpi_snd_ssthresh"),
     (80, 4, "tcpi_snd_cwnd"),
+    (84, 4, "tcpi_advmss"),
     (88, 4, "tcpi_reordering"),
     (100, 4, "tcpi_total_retrans"),
+    (144, 4, "tcpi_notsent_bytes"),
     (148, 4, "tcpi_min_rtt"),
+    (176, 8, "tcpi_rwnd_limited"),
     (228, 4, "tcpi_snd_wnd"),
 ];
 

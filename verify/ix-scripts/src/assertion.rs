@@ -9,15 +9,12 @@ const INFINITE_SSTHRESH: i64 = 0x7fff_ffff;
 pub fn value_of(name: &str, info: &TcbInfo, loss: &LossInfo) -> Option<i64> {
     let mss = i64::from(info.mss_bytes.max(1));
     let segments = |bytes: u32| i64::from(bytes) / mss;
+    // Of units of 1,024 µs.
+    let ms = |units: u32| (i64::from(units) << 10) / 1000;
     let (snd_shift, rcv_shift) = loss.window_shifts.unwrap_or((0, 0));
     Some(match name {
         "tcpi_state" => linux_state(info.state),
-        "tcpi_ca_state" => match (loss.timed_out, loss.recovering, loss.sacked_segments) {
-            (true, ..) => 4,
-            (_, true, _) => 3,
-            (.., 0) => 0,
-            _ => 1,
-        },
+        "tcpi_ca_state" => info.recovery as i64,
         "tcpi_backoff" => loss.backoff.into(),
         "tcpi_options" => {
             i64::from(loss.timestamps)
@@ -49,6 +46,12 @@ pub fn value_of(name: &str, info: &TcbInfo, loss: &LossInfo) -> Option<i64> {
         "tcpi_snd_ssthresh" => segments(info.ssthresh_bytes),
         "tcpi_snd_cwnd" => segments(info.cwnd_bytes),
         "tcpi_snd_wnd" => info.snd_wnd_bytes.into(),
+        "tcpi_rcv_wnd" => info.rcv_wnd_bytes.into(),
+        "tcpi_advmss" => info.advmss_bytes.into(),
+        "tcpi_notsent_bytes" => info.snd_unsent_bytes.into(),
+        "tcpi_last_data_sent" => ms(info.last_sent_ms),
+        "tcpi_last_ack_recv" => ms(info.last_heard_ms),
+        "tcpi_rwnd_limited" => info.rwnd_limited_us as i64,
         "cwnd_bytes" => info.cwnd_bytes.into(),
         "ssthresh_bytes" => info.ssthresh_bytes.into(),
         "in_flight_bytes" => info.in_flight_bytes.into(),

@@ -1,8 +1,8 @@
 //! The system calls of a script.
 use crate::run::Runner;
 use crate::script::{Call, Value};
-use crate::sockets::{Answer, octets};
-use crate::values::{error_name, error_of, number, number_of};
+use crate::sockets::{Answer, End, octets};
+use crate::values::{TCP_INQ, error_name, error_of, number, number_of};
 use libc::c_int;
 
 /// How far a call has come.
@@ -119,6 +119,8 @@ impl Runner<'_> {
                 let fd = self.fd(call, 0)?;
                 done(self.sockets.close(fd))
             }
+            "open" => Ok(self.open(call)),
+            "sendfile" => self.sendfile(call, pending),
             "fcntl" => self.fcntl(call),
             "ioctl" => self.ioctl(call),
             "setsockopt" => self.setsockopt(call),
@@ -190,8 +192,39 @@ impl Runner<'_> {
             Ok(bytes) if bytes != octets(place, bytes.len()) => {
                 Err(format!("the octets read from place {place} of the stream are not those sent"))
             }
-            answer => Ok(Attempt::Done(answer.map(|bytes| bytes.len() as i64))),
+            Ok(bytes) => {
+                self.compare_control(call, fd)?;
+                Ok(Attempt::Done(Ok(bytes.len() as i64)))
+            }
+            Err(error) => Ok(Attempt::Done(Err(error))),
         }
+    }
+
+    /// Compares the control messages of a `recvmsg` that names some with what it has told.
+    fn compare_control(&self, call: &Call, fd: c_int) -> Result<()> {
+        let Some(Value::Record(message)) = call.args.get(1) else { return Ok(()) };
+        let control = message.iter().find(|(name, _)| name == "msg_control");
+        let Some((_, Value::List(wanted))) = control else { return Ok(()) };
+        let told = self.sockets.unread_told(fd);
+        if wanted.len() != usize::from(told.is_some()) {
+            return Err(format!("{} control messages were not told", wanted.len()));
+        }
+        for (one, unread) in wanted.iter().zip(told) {
+            let Value::Record(fields) = one else { return Err("no control message".into()) };
+            let is_inq =
+                |level: i64, kind: i64| (level, kind) == (libc::IPPROTO_TCP.into(), TCP_INQ.into());
+            let field = |name: &str| match fields.iter().find(|(known, _)| known == name) {
+                Some((_, value)) => number(value),
+                None => Err(format!("a control message without {name}")),
+            };
+            if !is_inq(field("cmsg_level")?, field("cmsg_type")?) {
+                return Err("of control messages only TCP_CM_INQ is understood".into());
+            }
+            if field("cmsg_data")? != unread {
+                return Err(format!("{unread} octets were told to be unread"));
+            }
+        }
+        Ok(())
     }
 
     fn write(&mut self, call: &Call, pending: Option<&mut Pending>) -> Result<Attempt> {
@@ -205,10 +238,11 @@ impl Runner<'_> {
             "write" => (integer(call, 2)? as usize, 0),
             _ => (integer(call, 2)? as usize, integer(call, 3)?),
         };
-        if flags & i64::from(libc::MSG_OOB | libc::MSG_EOR) != 0 {
-            return Err("MSG_EOR and MSG_OOB are not built".into());
+        let has = |flag: c_int| flags & i64::from(flag) != 0;
+        if has(libc::MSG_OOB) {
+            return Err("MSG_OOB is not built".into());
         }
-        let more = flags & i64::from(libc::MSG_MORE) != 0;
+        let end = End::of(flags as c_int);
         if self.sockets.is_datagrams(fd) {
             let port = match call.name.as_str() {
                 "sendto" => Some(port(call.args.get(4))?.unwrap_or(crate::run::remote_port(1))),
@@ -219,7 +253,7 @@ impl Runner<'_> {
         let before = pending.as_ref().map_or(0, |pending| pending.written);
         let waits = self.blocking(fd) && flags & i64::from(libc::MSG_DONTWAIT) == 0;
         let from = self.sockets.get(fd).map_or(0, |socket| socket.written);
-        let answer = self.sockets.write_bytes(fd, &octets(from, len - before), more);
+        let answer = self.sockets.write_bytes(fd, &octets(from, len - before), end);
         let written = before + answer.map_or(0, |n| n as usize);
         match answer {
             Ok(_) | Err(libc::EAGAIN) if waits && written < len => {
@@ -233,6 +267,23 @@ impl Runner<'_> {
             Ok(_) => Ok(Attempt::Done(Ok(written as i64))),
             Err(error) => Ok(Attempt::Done(Err(error))),
         }
+    }
+
+    /// A file: it holds whatever is to be sent from it.
+    fn open(&mut self, call: &Call) -> Attempt {
+        let name = call.answer.filter(|name| *name >= 0).unwrap_or(0);
+        self.files.insert(name);
+        Attempt::Done(Ok(name))
+    }
+
+    /// Writes what a file holds.
+    fn sendfile(&mut self, call: &Call, pending: Option<&mut Pending>) -> Result<Attempt> {
+        if !self.files.contains(&integer(call, 1)?) {
+            return Ok(Attempt::Done(Err(libc::EBADF)));
+        }
+        let bytes = argument(call, 3)?.clone();
+        let args = vec![argument(call, 0)?.clone(), Value::Dots, bytes];
+        self.write(&Call { name: "write".into(), args, ..call.clone() }, pending)
     }
 
     fn fcntl(&mut self, call: &Call) -> Result<Attempt> {

@@ -72,7 +72,9 @@ impl Conversation {
         let local = self.local_base.unwrap_or(0);
         let mut live = script.clone();
         live.seq = script.seq.wrapping_add(self.remote_base);
-        live.ack = script.ack.map(|ack| ack.wrapping_add(local));
+        // An ACK without a number is one of our SYN.
+        let none = (script.flags & ACK != 0 && self.local_base.is_some()).then_some(0);
+        live.ack = script.ack.or(none).map(|ack| ack.wrapping_add(local));
         for option in live.options.iter_mut().flatten() {
             match option {
                 TcpOption::Sack(blocks) => {

@@ -6,12 +6,16 @@ use ix_tcp::{Config, CongestionControl, EcnMode};
 pub struct Settings {
     /// TCP's parameters.
     pub tcp: Config,
-    /// Bytes that a socket buffers for sending.
+    /// Bytes that a socket buffers for sending when it begins.
     pub send_buffer_bytes: usize,
+    /// Those that it may grow to, as its window does.
+    pub send_buffer_max_bytes: usize,
     /// MTU of the device.
     pub mtu: u16,
     /// Hop limit of what is sent.
     pub ttl: u8,
+    /// While fewer octets than this are unsent a program may write; 0: however many.
+    pub unsent_low: u32,
     /// Idle time before the first probe of a connection whose program asks for keepalive, seconds.
     pub keepalive_idle_s: u16,
 }
@@ -39,7 +43,15 @@ impl Default for Settings {
             ..Config::default()
         };
         let send_buffer_bytes = 1 << 20;
-        Settings { tcp, send_buffer_bytes, mtu: 1500, ttl: 64, keepalive_idle_s: 7200 }
+        Settings {
+            tcp,
+            send_buffer_bytes,
+            send_buffer_max_bytes: send_buffer_bytes,
+            mtu: 1500,
+            ttl: 64,
+            unsent_low: 0,
+            keepalive_idle_s: 7200,
+        }
     }
 }
 
@@ -49,7 +61,8 @@ impl Settings {
     pub fn shipped() -> Settings {
         let tcp = Config { nagle: true, ..Config::default() };
         let send_buffer_bytes = tcp.snd_buf_max_bytes.max(tcp.snd_buf_bytes) as usize;
-        Settings { tcp, send_buffer_bytes, ..Settings::default() }
+        let send_buffer_max_bytes = send_buffer_bytes;
+        Settings { tcp, send_buffer_bytes, send_buffer_max_bytes, ..Settings::default() }
     }
 }
 
@@ -66,7 +79,6 @@ const WITHOUT_EFFECT: &[&str] = &[
     "net.ipv4.tcp_min_tso_segs",
     "net.ipv4.tcp_pacing_ss_ratio",
     "net.ipv4.tcp_pacing_ca_ratio",
-    "net.ipv4.tcp_notsent_lowat",
     "net.ipv4.tcp_fastopen",
     "net.ipv4.tcp_fastopen_key",
     "net.ipv4.tcp_ecn_option",
@@ -113,6 +125,8 @@ impl Settings {
                 "defaults.sh" => self.linux_defaults(),
                 "set_sysctls.py" => self.sysctl(&words[1..])?,
                 "sleep" | "true" | "echo" | "tc" | "ethtool" => {}
+                // Files that scripts send from hold what is to be sent.
+                "rm" | "dd" => {}
                 // What a suite's own tool wrote for the end: the settings as they were.
                 restore if restore.starts_with("sysctl_restore_") => {}
                 _ => return Err(format!("`{part}` is no command that is understood (sysctl is)")),
@@ -168,8 +182,12 @@ impl Settings {
             "kern.ipc.maxsockbuf" => tcp.window_shift_min = shift_for(positive()?),
             "net.ipv4.tcp_wmem" | "net.inet.tcp.sendspace" => {
                 tcp.snd_buf_bytes = positive()?;
-                self.send_buffer_bytes = positive()? as usize;
+                self.send_buffer_max_bytes = positive()? as usize;
+                // Least, first and most.
+                let first = value.split_whitespace().nth(1).and_then(|n| n.parse().ok());
+                self.send_buffer_bytes = first.unwrap_or(self.send_buffer_max_bytes);
             }
+            "net.ipv4.tcp_notsent_lowat" => self.unsent_low = positive()?,
             "net.ipv4.tcp_syn_retries" => tcp.syn_retries = positive()? as u8,
             "net.ipv4.tcp_synack_retries" => tcp.syn_ack_retries = positive()? as u8,
             "net.ipv4.tcp_keepalive_probes" => tcp.keepalive_probes = positive()? as u8,
@@ -207,6 +225,9 @@ impl Settings {
             "net.ipv4.tcp_slow_start_after_idle" if last == "1" => {}
             "net.ipv4.tcp_syncookies" if matches!(last, "0" | "1") => {}
             "net.inet.tcp.syncookies_only" if last == "0" => {}
+            // A SYN that is sent again asks for no ECN (RFC 3168 section 6.1.1.1), and a segment
+            // without an agreed timestamp is dropped (RFC 7323 section 3.2).
+            "net.inet.tcp.ecn.maxretries" | "net.inet.tcp.tolerate_missing_ts" if last == "0" => {}
             "net.inet.tcp.insecure_rst" | "net.inet.tcp.insecure_syn" if last == "0" => {}
             _ => return self.own(name, value),
         }
@@ -270,7 +291,8 @@ impl Settings {
         tcp.syn_ack_retries = 5;
         tcp.congestion = CongestionControl::Cubic;
         tcp.ecn = EcnMode::Off;
-        self.send_buffer_bytes = 4 << 20;
+        self.send_buffer_bytes = 256 << 10;
+        self.send_buffer_max_bytes = 4 << 20;
     }
 }
 

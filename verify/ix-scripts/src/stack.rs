@@ -1,6 +1,7 @@
 //! One elastic thread on a simulated device and clock, with a raw IP link to the script.
 use crate::settings::Settings;
 use crate::wire;
+use ix_abi::FlowOption;
 use ix_dataplane::config::AddressCheck;
 use ix_dataplane::{Config, CycleReport};
 use ix_mem::Sizes;
@@ -135,6 +136,20 @@ impl Stack {
     /// Carries out one call, in a cycle of its own.
     pub fn call(&mut self, call: Batched) -> Result<u64, libix::Error> {
         self.batch.push(&mut self.thread, call, Pending::Caller(0));
+        self.answer_of_cycle()
+    }
+
+    /// Opens a connection whose SYN has these options.
+    pub fn connect(
+        &mut self,
+        connect: Batched,
+        options: impl IntoIterator<Item = FlowOption>,
+    ) -> Result<u64, libix::Error> {
+        self.batch.push(&mut self.thread, connect, Pending::Caller(0));
+        for option in options {
+            let set = call::set_opt(ix_abi::OPENED_LAST, option);
+            self.batch.push(&mut self.thread, set, Pending::Nothing);
+        }
         self.answer_of_cycle()
     }
 

@@ -11,7 +11,7 @@ const NAMES: &[(&str, i64)] = names! {
     SO_ERROR SO_DEBUG SO_MARK SO_RCVLOWAT SO_SNDBUFFORCE SO_RCVBUFFORCE SO_PRIORITY SO_BUSY_POLL
     TCP_NODELAY TCP_CORK TCP_MAXSEG TCP_KEEPIDLE TCP_KEEPINTVL TCP_KEEPCNT TCP_USER_TIMEOUT
     TCP_INFO TCP_CONGESTION TCP_QUICKACK TCP_LINGER2 TCP_SYNCNT TCP_DEFER_ACCEPT
-    TCP_NOTSENT_LOWAT TCP_WINDOW_CLAMP IP_TOS IP_MTU_DISCOVER IP_PMTUDISC_DONT IP_PMTUDISC_DO
+    TCP_WINDOW_CLAMP IP_TOS IP_MTU_DISCOVER IP_PMTUDISC_DONT IP_PMTUDISC_DO
     IP_PMTUDISC_WANT IP_MTU IP_TTL IP_FREEBIND IP_RECVERR F_GETFL F_SETFL O_RDWR O_NONBLOCK
     MSG_PEEK MSG_DONTWAIT MSG_MORE MSG_NOSIGNAL MSG_WAITALL MSG_OOB MSG_TRUNC MSG_EOR SHUT_RD
     SHUT_WR SHUT_RDWR FIONREAD EPOLL_CTL_ADD EPOLL_CTL_MOD EPOLL_CTL_DEL EPOLLIN EPOLLOUT EPOLLERR
@@ -25,6 +25,11 @@ const ERRORS: &[(&str, i64)] = names! {
     ENOPROTOOPT EDESTADDRREQ EMSGSIZE ENOBUFS ENOENT EEXIST EINTR EPROTO EFAULT ENOTSOCK
     EPROTONOSUPPORT EDOM EPERM EACCES ENOMEM
 };
+
+/// Linux's numbers of options that the `libc` crate lacks.
+pub const TCP_NOTSENT_LOWAT: i32 = 25;
+/// Of the control message, too.
+pub const TCP_INQ: i32 = 36;
 
 /// Linux's numbers of states, for assertions.
 pub const STATES: &[(&str, i64)] = &[
@@ -53,6 +58,8 @@ pub fn number_of(name: &str) -> Option<i64> {
         "SIOCINQ" => Some(libc::FIONREAD as i64),
         "SIOCOUTQ" => Some(libc::TIOCOUTQ as i64),
         "SIOCOUTQNSD" => Some(0x894b),
+        "TCP_NOTSENT_LOWAT" => Some(TCP_NOTSENT_LOWAT.into()),
+        "TCP_INQ" | "TCP_CM_INQ" => Some(TCP_INQ.into()),
         _ => match name.strip_prefix("IPTOS_DSCP_CS").and_then(|n| n.parse::<i64>().ok()) {
             Some(class @ 0..=7) => Some(class << 5),
             _ => look(NAMES, name),

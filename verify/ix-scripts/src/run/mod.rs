@@ -12,7 +12,7 @@ use crate::stack::Addresses;
 use crate::values::{error_name, error_of};
 use crate::wire::{self, ReadBody, Way};
 use libc::c_int;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::IpAddr;
 
 /// How to play scripts.
@@ -112,6 +112,8 @@ pub(crate) struct Runner<'a> {
     options: Options,
     pub sockets: Sockets,
     pub fds: HashMap<i64, c_int>,
+    /// Descriptors of files.
+    pub files: HashSet<i64>,
     /// The socket that assertions are about.
     pub under_test: c_int,
     conversations: HashMap<u8, Conversation>,
@@ -122,6 +124,8 @@ pub(crate) struct Runner<'a> {
     pub begun_until: Option<u64>,
     tolerance_us: u64,
     ts_tick_us: u64,
+    /// Octets of a segment that comes in, at most: a longer packet comes in several.
+    inject_mss: u32,
     /// Time of the event before, µs since the begin.
     before_us: i64,
     packets: usize,
@@ -138,6 +142,7 @@ impl<'a> Runner<'a> {
         let v6 = named.map_or(options.ipv6, |(.., version)| version == "ipv6");
         let mut at = if v6 { Addresses::V6 } else { Addresses::V4 };
         let (mut tolerance_us, mut ts_tick_us) = (TOLERANCE_US, 0);
+        let mut inject_mss = u32::MAX;
         for (line, name, value) in &script.options {
             let bad = |why: &str| unsupported(script, *line, format!("--{name}={value}: {why}"));
             let number = || value.parse::<u64>().map_err(|_| bad("not a number"));
@@ -145,6 +150,8 @@ impl<'a> Runner<'a> {
             match name.as_str() {
                 "tolerance_usecs" => tolerance_us = number()?,
                 "tcp_ts_tick_usecs" => ts_tick_us = number()?,
+                // How much of a longer packet that comes in is in one segment.
+                "mss" => inject_mss = number()?.max(1) as u32,
                 "mtu" if number()? > MTU_MAX => return Err(bad("a segment must fit one frame")),
                 "mtu" => settings.set_mtu(u16::try_from(number()?).map_err(|_| bad("too long"))?),
                 "local_ip" => at.local = address()?,
@@ -168,6 +175,7 @@ impl<'a> Runner<'a> {
             options,
             sockets: Sockets::new(settings, at, START_US),
             fds: HashMap::new(),
+            files: HashSet::new(),
             under_test: -1,
             conversations: HashMap::new(),
             sent: VecDeque::new(),
@@ -176,6 +184,7 @@ impl<'a> Runner<'a> {
             begun_until: None,
             tolerance_us,
             ts_tick_us,
+            inject_mss,
             before_us: 0,
             packets: 0,
         })

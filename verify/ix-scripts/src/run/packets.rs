@@ -1,8 +1,28 @@
 //! Packets of a script: those that come in, those that must go out.
 use super::*;
 
+const FIN: u16 = 1;
+const PSH: u16 = 8;
+
 impl Runner<'_> {
     pub(super) fn inject(&mut self, line: usize, packet: &Packet) -> Result<(), Failure> {
+        let most = self.inject_mss;
+        match &packet.body {
+            Body::Tcp(segment) if segment.len > most => {
+                for part in parts(segment, most) {
+                    let part = Packet { body: Body::Tcp(part), ..packet.clone() };
+                    self.arrive(line, &part)?;
+                }
+            }
+            _ => self.arrive(line, packet)?,
+        }
+        self.sockets.take_in();
+        self.collect();
+        self.try_pending()
+    }
+
+    /// A packet reaches the device.
+    fn arrive(&mut self, line: usize, packet: &Packet) -> Result<(), Failure> {
         self.packets += 1;
         let at = self.sockets.at;
         let number = packet.conversation;
@@ -53,12 +73,14 @@ impl Runner<'_> {
         match packet.cut {
             Some(cut) => {
                 let fragments = wire::fragments(&bytes, cut);
-                fragments.iter().for_each(|fragment| self.sockets.deliver(fragment));
+                for fragment in fragments {
+                    self.sockets.arrive(&fragment);
+                    self.sockets.take_in();
+                }
             }
-            None => self.sockets.deliver(&bytes),
+            None => self.sockets.arrive(&bytes),
         }
-        self.collect();
-        self.try_pending()
+        Ok(())
     }
 
     /// The next packet that was sent, if one is by `until_us`.
@@ -250,6 +272,16 @@ impl Runner<'_> {
             },
         }
     }
+}
+
+/// Segments of at most `most` octets, which come at once, as a device joins them.
+fn parts(segment: &Segment, most: u32) -> impl Iterator<Item = Segment> {
+    (0..segment.len).step_by(most as usize).map(move |at| {
+        let len = most.min(segment.len - at);
+        let is_last = at + len == segment.len;
+        let flags = if is_last { segment.flags } else { segment.flags & !(FIN | PSH) };
+        Segment { seq: segment.seq.wrapping_add(at), len, flags, ..segment.clone() }
+    })
 }
 
 /// Type and code of an error in its family.

@@ -9,9 +9,34 @@ const PIECE_BYTES: u64 = 16 << 10;
 /// How long a short segment waits for more at most, as the POSIX library has it.
 const CORK_US: u64 = 200_000;
 
+/// The longest block that Linux gives to a device at once.
+const BLOCK_BYTES_MAX: u32 = 65_215;
+
+/// What a call that writes says of the octet behind its last one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Nothing.
+    Open,
+    /// It comes soon (`MSG_MORE`).
+    More,
+    /// It is of another message (`MSG_EOR`).
+    Message,
+}
+
+impl End {
+    /// What these flags of `send` say.
+    pub fn of(flags: c_int) -> End {
+        match flags {
+            _ if flags & libc::MSG_EOR != 0 => End::Message,
+            _ if flags & libc::MSG_MORE != 0 => End::More,
+            _ => End::Open,
+        }
+    }
+}
+
 impl Sockets {
-    /// `send` of these octets, with `MSG_MORE` or without; returns how many were taken.
-    pub fn write_bytes(&mut self, fd: c_int, bytes: &[u8], more: bool) -> Answer {
+    /// `send` of these octets; returns how many were taken.
+    pub fn write_bytes(&mut self, fd: c_int, bytes: &[u8], end: End) -> Answer {
         let len = bytes.len();
         let socket = self.get_mut(fd)?;
         if socket.error != 0 {
@@ -23,19 +48,61 @@ impl Sockets {
             Role::Connecting => return Err(libc::EAGAIN),
             _ => return Err(libc::ENOTCONN),
         }
-        let buffered = socket.flow.send.len() as usize;
-        let room = len.min(socket.send_buffer.saturating_sub(buffered));
-        let Sockets { sockets, stack: Some(stack), .. } = self else { return Err(libc::EBADF) };
-        let Some(socket) = sockets.get_mut(&fd) else { return Err(libc::EBADF) };
-        let taken = stack.write(&mut socket.flow, &bytes[..room]);
+        socket.more = end == End::More;
+        let mut taken = 0;
+        loop {
+            let room = self.send_room(fd, len - taken)?;
+            let n = self.take_bytes(fd, &bytes[taken..taken + room])?;
+            taken += n;
+            if end == End::Message && taken == len {
+                self.get_mut(fd)?.flow.send.end_message();
+            }
+            if n == 0 && taken < len {
+                break;
+            }
+            self.push(fd);
+            if taken == len {
+                break;
+            }
+        }
         if taken == 0 && len > 0 {
             return Err(libc::EAGAIN);
         }
-        socket.written += taken as u64;
-        socket.more = more;
-        self.push(fd);
         self.settle();
         Ok(taken as i64)
+    }
+
+    fn take_bytes(&mut self, fd: c_int, bytes: &[u8]) -> Result<usize, c_int> {
+        let Sockets { sockets, stack: Some(stack), .. } = self else { return Err(libc::EBADF) };
+        let Some(socket) = sockets.get_mut(&fd) else { return Err(libc::EBADF) };
+        let n = stack.write(&mut socket.flow, bytes);
+        socket.written += n as u64;
+        Ok(n)
+    }
+
+    /// How many of `len` octets a write takes at once. One that neither the buffer nor
+    /// `TCP_NOTSENT_LOWAT` limits takes them all. Else it goes in blocks, as Linux's: a block may
+    /// begin while the buffer has room and less is unsent than the option says, and is filled then.
+    fn send_room(&mut self, fd: c_int, len: usize) -> Result<usize, c_int> {
+        let (sysctl, handle) = (self.settings.unsent_low, self.get(fd)?.flow.handle);
+        let info = self.stack().inspect(handle).map(|(info, _)| info);
+        let (buffer, unsent) = (self.send_buffer(fd)? as u64, self.unsent(fd)? as u64);
+        let socket = self.get(fd)?;
+        let free = buffer.saturating_sub(socket.flow.send.len());
+        let low = socket.unsent_limit(sysctl);
+        if low == u64::MAX && free >= len as u64 {
+            return Ok(len);
+        }
+        let (mss, window) = info.map_or((1, 0), |info| (info.mss_bytes, info.snd_wnd_bytes));
+        // As much as goes to a device at once, and half of the peer's window.
+        let block = (window / 2).min(BLOCK_BYTES_MAX).max(mss) / mss * mss;
+        let filled = unsent % u64::from(block);
+        let room = match (filled, free > 0 && unsent < low) {
+            (0, true) => block.into(),
+            (0, false) => 0,
+            _ => u64::from(block) - filled,
+        };
+        Ok(len.min(room as usize))
     }
 
     /// `recv`: takes (or looks at) up to `len` octets.
@@ -139,7 +206,8 @@ impl Sockets {
             let mut limit = PIECE_BYTES;
             if holds && !flow.is_shut() {
                 let mss = stack.inspect(flow.handle).map_or(1, |(info, _)| info.mss_bytes.into());
-                limit = limit.min(before) / mss * mss;
+                let followed = flow.send.followed();
+                limit = limit.min(followed + (before - followed) / mss * mss);
             }
             if limit == 0 {
                 break;
@@ -157,6 +225,17 @@ impl Sockets {
             stack.carry_out(flow, 0);
         }
         self.finish_close(fd);
+    }
+
+    /// `TCP_NODELAY` was set: what waits for more goes now, corked or not (tcp(7)).
+    pub(super) fn release_now(&mut self, fd: c_int, on: bool) {
+        let now_us = self.now_us();
+        if let Some(socket) = self.sockets.get_mut(&fd)
+            && on
+            && let Some(until_us) = &mut socket.held_until_us
+        {
+            (*until_us, socket.more) = (now_us, false);
+        }
     }
 
     /// Gives the stack the short segments whose time to wait for more is over.

@@ -6,8 +6,11 @@ mod events;
 mod options;
 mod ready;
 
+pub use data::End;
+
 use crate::settings::Settings;
 use crate::stack::{Addresses, Stack};
+use ix_abi::FlowOption;
 use libc::c_int;
 use libix::engine::{Flow, SendQueue};
 use libix::raw::call;
@@ -53,9 +56,8 @@ pub struct Socket {
     pub written: u64,
     /// Octets of the stream read so far.
     pub read: u64,
-    send_buffer: usize,
-    /// The program has set `send_buffer`: it reads twice as much (`man 7 socket`).
-    sized_sending: bool,
+    /// `SO_SNDBUF`; `None`: as the host has it.
+    send_buffer: Option<usize>,
     /// `TCP_CORK`, or `MSG_MORE` of the last octets: short segments wait.
     corked: bool,
     more: bool,
@@ -65,6 +67,12 @@ pub struct Socket {
     dead: Option<Dead>,
     error: c_int,
     shut_read: bool,
+    /// `TCP_MAXSEG`; 0: as the host has it.
+    mss: u16,
+    /// `TCP_NOTSENT_LOWAT`; 0: as the host has it.
+    unsent_low: u32,
+    /// `TCP_INQ`
+    tells_unread: bool,
     closing: bool,
     linger: Option<u32>,
     nodelay: bool,
@@ -74,6 +82,16 @@ pub struct Socket {
     keepalive_idle_s: u16,
     /// Counts what edge-triggered waiting has to notice.
     news: u64,
+}
+
+impl Socket {
+    /// While fewer octets than this are unsent the program may write.
+    fn unsent_limit(&self, of_host: u32) -> u64 {
+        match (self.unsent_low, of_host) {
+            (0, 0) | (u32::MAX, _) | (0, u32::MAX) => u64::MAX,
+            (0, low) | (low, _) => low.into(),
+        }
+    }
 }
 
 /// The payload octet at a place of a stream.
@@ -174,7 +192,17 @@ impl Sockets {
 
     /// A packet arrives.
     pub fn deliver(&mut self, packet: &[u8]) {
+        self.arrive(packet);
+        self.settle();
+    }
+
+    /// A packet reaches the device; [`Sockets::take_in`] handles it, and those before it.
+    pub fn arrive(&mut self, packet: &[u8]) {
         self.stack().deliver(packet);
+    }
+
+    /// What has reached the device is handled.
+    pub fn take_in(&mut self) {
         self.settle();
     }
 
@@ -223,8 +251,7 @@ impl Sockets {
             datagrams_in: VecDeque::new(),
             written: 0,
             read: 0,
-            send_buffer: self.settings.send_buffer_bytes,
-            sized_sending: false,
+            send_buffer: None,
             corked: false,
             more: false,
             held_until_us: None,
@@ -232,6 +259,9 @@ impl Sockets {
             dead: None,
             error: 0,
             shut_read: false,
+            mss: 0,
+            unsent_low: 0,
+            tells_unread: false,
             closing: false,
             linger: None,
             nodelay: !self.settings.tcp.nagle,
@@ -299,6 +329,7 @@ impl Sockets {
         }
         let (nodelay, dscp, ttl) = (socket.nodelay, socket.dscp, socket.ttl);
         let (keepalive, idle_s) = (socket.keepalive, socket.keepalive_idle_s);
+        let unsent_low = socket.unsent_low;
         loop {
             let (handle, peer) = self.get_mut(fd)?.knocking.pop_front().ok_or(libc::EAGAIN)?;
             let new = self.insert(false);
@@ -312,6 +343,7 @@ impl Sockets {
             (socket.role, socket.flow) = (Role::Connection, Flow::new(handle, true));
             socket.peer = Some(peer);
             (socket.dscp, socket.ttl) = (dscp, ttl);
+            socket.unsent_low = unsent_low;
             let same = nodelay == socket.nodelay;
             self.mark_packets(new)?;
             if !same {
@@ -340,14 +372,18 @@ impl Sockets {
             _ => return Err(libc::EOPNOTSUPP),
         }
         let local_port = socket.port;
+        let options = [
+            FlowOption::Dscp(socket.dscp),
+            FlowOption::HopLimit(socket.ttl),
+            FlowOption::SegmentBytes(socket.mss),
+        ];
         let to = SocketAddr::new(self.at.remote, port);
         let connect = call::connect(cookie(fd), to, local_port);
-        let handle = self.stack().call(connect).map_err(errno_of)?;
+        let handle = self.stack().connect(connect, options).map_err(errno_of)?;
         let socket = self.get_mut(fd)?;
         (socket.role, socket.flow) = (Role::Connecting, Flow::new(handle, false));
         let (nodelay, keepalive, idle_s) =
             (socket.nodelay, socket.keepalive, socket.keepalive_idle_s);
-        self.mark_packets(fd)?;
         if nodelay == self.settings.tcp.nagle {
             self.set_nodelay(fd, nodelay)?;
         }

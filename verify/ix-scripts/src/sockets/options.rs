@@ -1,5 +1,6 @@
 //! Options of sockets, and figures about them.
 use super::{Answer, Role, Sockets};
+use crate::values::{TCP_INQ, TCP_NOTSENT_LOWAT};
 use ix_abi::FlowOption;
 use libc::c_int;
 use libix::raw::call;
@@ -17,6 +18,7 @@ impl Sockets {
         let handle = socket.flow.handle;
         if matches!(socket.role, Role::Connection | Role::Connecting) && socket.dead.is_none() {
             self.stack().call(call::set_opt(handle, FlowOption::Nagle(!on))).ok();
+            self.release_now(fd, on);
             self.push(fd);
             self.settle();
         }
@@ -44,8 +46,9 @@ impl Sockets {
             return Ok(0);
         }
         if socket.role == Role::Listener {
-            let (listener, is_v6) = (socket.listener, self.at.local.is_ipv6());
-            for option in [FlowOption::Dscp(dscp), FlowOption::HopLimit(ttl)] {
+            let (listener, longest) = (socket.listener, FlowOption::SegmentBytes(socket.mss));
+            let is_v6 = self.at.local.is_ipv6();
+            for option in [FlowOption::Dscp(dscp), FlowOption::HopLimit(ttl), longest] {
                 self.stack().call(call::listen_opt(listener, option, is_v6)).ok();
             }
             return Ok(0);
@@ -69,8 +72,8 @@ impl Sockets {
                 socket.linger = (first != 0).then_some(seconds);
             }
             (libc::SOL_SOCKET, libc::SO_SNDBUF | libc::SO_SNDBUFFORCE) => {
-                socket.send_buffer = first.clamp(2048, 1 << 30) as usize;
-                socket.sized_sending = true;
+                // Twice as much, for what the kernel spends on them (`man 7 socket`).
+                socket.send_buffer = Some(2 * first.clamp(2304, 1 << 29) as usize);
             }
             (libc::SOL_SOCKET, libc::SO_RCVBUF | libc::SO_RCVBUFFORCE) => {
                 if started {
@@ -91,6 +94,11 @@ impl Sockets {
                     self.settle();
                 }
             }
+            (libc::IPPROTO_TCP, TCP_NOTSENT_LOWAT) => socket.unsent_low = first as u32,
+            (libc::IPPROTO_TCP, TCP_INQ) => match first {
+                0 | 1 => socket.tells_unread = first == 1,
+                _ => return Err(libc::EINVAL),
+            },
             (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT) => {
                 let ms = u32::try_from(first).map_err(|_| libc::EINVAL)?;
                 let handle = socket.flow.handle;
@@ -110,8 +118,15 @@ impl Sockets {
             (libc::IPPROTO_TCP, libc::TCP_KEEPCNT) if !started => {
                 self.settings.tcp.keepalive_probes = first as u8;
             }
-            (libc::IPPROTO_TCP, libc::TCP_MAXSEG) if !started => {
-                self.settings.tcp.mss = self.settings.tcp.mss.min(first as u16);
+            // Of a connection: too late.
+            (libc::IPPROTO_TCP, libc::TCP_MAXSEG) => {
+                socket.mss = match first {
+                    0 | 88..=32_767 => first as u16,
+                    _ => return Err(libc::EINVAL),
+                };
+                if socket.role == Role::Listener {
+                    return self.mark_packets(fd);
+                }
             }
             (libc::IPPROTO_TCP, libc::TCP_SYNCNT) if !started => {
                 self.settings.tcp.syn_retries = first as u8;
@@ -139,25 +154,34 @@ impl Sockets {
         let receive_buffer = i64::from(self.settings.tcp.rcv_buf_bytes);
         let interval_s = i64::from(self.settings.tcp.keepalive_interval_us / 1_000_000);
         let probes = i64::from(self.settings.tcp.keepalive_probes);
+        let send_buffer = self.send_buffer(fd)? as i64;
         let socket = self.get_mut(fd)?;
         Ok(match (level, name) {
             (libc::SOL_SOCKET, libc::SO_ERROR) => std::mem::take(&mut socket.error).into(),
             (libc::SOL_SOCKET, libc::SO_RCVBUF) => receive_buffer,
-            (libc::SOL_SOCKET, libc::SO_SNDBUF) if socket.sized_sending => {
-                2 * socket.send_buffer as i64
-            }
-            (libc::SOL_SOCKET, libc::SO_SNDBUF) => socket.send_buffer as i64,
+            (libc::SOL_SOCKET, libc::SO_SNDBUF) => send_buffer,
             (libc::IPPROTO_TCP, libc::TCP_CORK) => socket.corked.into(),
+            (libc::IPPROTO_TCP, TCP_NOTSENT_LOWAT) => socket.unsent_low.into(),
+            (libc::IPPROTO_TCP, TCP_INQ) => socket.tells_unread.into(),
             (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE) => socket.keepalive_idle_s.into(),
             (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL) => interval_s,
             (libc::IPPROTO_TCP, libc::TCP_KEEPCNT) => probes,
             (libc::SOL_SOCKET, libc::SO_KEEPALIVE) => socket.keepalive.into(),
             (libc::IPPROTO_TCP, libc::TCP_NODELAY) => socket.nodelay.into(),
             (libc::IPPROTO_TCP, libc::TCP_MAXSEG) => {
-                mss.map_or(default_mss.into(), |(info, _)| info.mss_bytes.into())
+                let before = if socket.mss > 0 { socket.mss } else { default_mss };
+                mss.map_or(before.into(), |(info, _)| info.mss_bytes.into())
             }
             _ => return Err(libc::ENOPROTOOPT),
         })
+    }
+
+    /// What `recvmsg` tells with `TCP_INQ`: how many octets are still unread. The end of the stream
+    /// counts as one, so that its reader reads on.
+    pub fn unread_told(&self, fd: c_int) -> Option<i64> {
+        let socket = self.get(fd).ok().filter(|socket| socket.tells_unread)?;
+        let unread = socket.received.len() as i64;
+        Some(if unread == 0 && socket.eof { 1 } else { unread })
     }
 
     /// Octets received and not read (of UDP the next datagram's), and written and not acknowledged.
@@ -168,8 +192,24 @@ impl Sockets {
         Ok(((socket.received.len() + next) as i64, unacknowledged as i64))
     }
 
-    /// Octets written and not given to the stack.
+    /// Octets written and not sent.
     pub fn unsent(&self, fd: c_int) -> Result<i64, c_int> {
-        Ok(self.get(fd)?.flow.send.unsent() as i64)
+        let flow = &self.get(fd)?.flow;
+        let info = self.stack.as_ref().and_then(|stack| stack.inspect(flow.handle));
+        let of_stack = info.map_or(0, |(info, _)| info.snd_unsent_bytes);
+        Ok(flow.send.unsent() as i64 + i64::from(of_stack))
+    }
+
+    /// Octets that may be written and not acknowledged: as the program has set it, or else what the
+    /// host begins with and twice the window, so that there is always more to send.
+    pub(super) fn send_buffer(&self, fd: c_int) -> Result<usize, c_int> {
+        let socket = self.get(fd)?;
+        if let Some(bytes) = socket.send_buffer {
+            return Ok(bytes);
+        }
+        let info = self.stack.as_ref().and_then(|stack| stack.inspect(socket.flow.handle));
+        let flights = info.map_or(0, |(info, _)| 2 * info.cwnd_bytes as usize);
+        let most = self.settings.send_buffer_max_bytes;
+        Ok(flights.min(most).max(self.settings.send_buffer_bytes))
     }
 }

@@ -29,10 +29,13 @@ impl Sockets {
                 if ended {
                     ready |= read_end;
                 }
-                let buffered = socket.flow.send.len() as usize;
-                let room = socket.send_buffer.saturating_sub(buffered);
-                if room >= socket.send_buffer / 3 || socket.flow.is_shut() || socket.dead.is_some()
-                {
+                let used = socket.flow.send.len();
+                let room = self.send_buffer(fd).map_or(0, |all| (all as u64).saturating_sub(used));
+                let low = socket.unsent_limit(self.settings.unsent_low);
+                let unsent = self.unsent(fd).map_or(0, |unsent| unsent as u64);
+                let is_low = unsent.saturating_mul(2) < low;
+                let has_room = room > 0 && room >= used / 2 && is_low;
+                if has_room || socket.flow.is_shut() || socket.dead.is_some() {
                     ready |= output;
                 }
                 if socket.dead.is_some() || socket.eof && socket.flow.is_shut() {
