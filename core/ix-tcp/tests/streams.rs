@@ -39,6 +39,24 @@ fn one_way_only() {
     net(Link::GOOD, 4).transfer([vec![], pattern(200_000)], SECOND_US);
 }
 
+/// Whatever is lost and comes again, no segment holds bytes of two messages.
+#[test]
+fn messages_keep_their_segments() {
+    for seed in 0..seeds(40) {
+        let mut cfgs = [Config::default(), Config::default()];
+        for cfg in &mut cfgs {
+            (cfg.sack, cfg.nagle) = (seed & 1 == 0, seed & 2 == 0);
+        }
+        let loss = (seed % 10) as u32 * 10;
+        let link = Link { delay_us: 500, loss, reorder: 30, reorder_us: 500, ..Link::GOOD };
+        let iss = [Seq(u32::MAX - seed as u32 % 60_000), Seq(seed as u32)];
+        let mut net = Net::connect(cfgs, link, seed, iss, START_US);
+        net.message_bytes = [1, 100, 999, 1448, 5000][seed as usize % 5];
+        let bytes = 60_000.min(400 * net.message_bytes);
+        net.transfer([pattern(bytes), pattern(bytes / 2)], 600 * SECOND_US);
+    }
+}
+
 /// Loss, reordering and duplication together, both ways, many seeds, every combination of options.
 #[test]
 fn every_bad_link() {

@@ -125,11 +125,11 @@ impl Flow {
             }
     }
 
-    /// Appends what this cycle brought: one `sendv` of the first `limit` unsent bytes, at most one
-    /// message, which gives
-    /// received bytes back as well, or else one `recv_done`, and the end after the last byte. There
-    /// is room for [`EMIT_CALLS`] calls and one scatter-gather array. `sendv` makes, from the
-    /// number of bytes that a `sendv` offers, the note of what its answer is for.
+    /// Appends what this cycle brought: one `sendv` of the first `limit` unsent bytes, of one
+    /// message at most, which gives received bytes back as well, or else one `recv_done`, and the
+    /// end after the last byte. There is room for [`EMIT_CALLS`] calls and one scatter-gather
+    /// array. `sendv` makes, from the number of bytes that a `sendv` offers, the note of what its
+    /// answer is for.
     #[inline]
     pub fn emit<P: Copy + Default>(
         &mut self,

@@ -83,6 +83,10 @@ pub struct Net {
     pub longest_us: [u64; 2],
     /// How late timers run at most, as on a busy machine.
     pub late_us: u64,
+    /// Each end says that a message ends after so many bytes of its stream; 0: never. No segment
+    /// may hold bytes of two.
+    pub message_bytes: usize,
+    first: [Seq; 2],
 }
 
 impl Net {
@@ -98,6 +102,7 @@ impl Net {
             seed,
             now_us,
         );
+        net.first = iss.map(|iss| iss + 1);
         net.ends[0].output();
         let syn = net.ends[0].out.sent[0].seg.header(&tuple(1, 2));
         let cfg = net.ends[1].cfg.clone();
@@ -130,6 +135,8 @@ impl Net {
             losses: [0; 2],
             longest_us: [0; 2],
             late_us: 0,
+            message_bytes: 0,
+            first: [Seq(0); 2],
         }
     }
 
@@ -138,6 +145,11 @@ impl Net {
         let link = self.links[from];
         while let Some(sent) = self.ends[from].out.sent.pop_front() {
             self.transmitted[from] += 1;
+            if self.message_bytes > 0 && !sent.payload.is_empty() {
+                let place = (sent.seg.seq - self.first[from]) as usize;
+                let of = |place: usize| place / self.message_bytes;
+                assert_eq!(of(place), of(place + sent.payload.len() - 1), "{:?}", sent.seg);
+            }
             let tuple = *self.ends[from].tcb.tuple();
             let size = 60 + sent.payload.len() as u64;
             let mut at_us = self.now_us + link.delay_us;
@@ -189,8 +201,17 @@ impl Net {
         }
         if end.state().sends() && end.state() != State::SynSent && end.state() != State::SynReceived
         {
-            let rest = &self.to_send[who][self.sent_at[who]..];
-            self.sent_at[who] += end.send(rest);
+            loop {
+                let rest = &self.to_send[who][self.sent_at[who]..];
+                let left = self.sent_at[who].checked_rem(self.message_bytes);
+                let message = left.map_or(rest.len(), |begun| self.message_bytes - begun);
+                let sent = end.send(&rest[..message.min(rest.len())]);
+                self.sent_at[who] += sent;
+                if left.is_none() || sent == 0 || sent < message {
+                    break;
+                }
+                end.tcb.end_message();
+            }
             if self.shutdown[who] && self.sent_at[who] == self.to_send[who].len() {
                 end.shutdown();
             }

@@ -278,13 +278,17 @@ impl<'a> Runner<'a> {
     }
 
     fn command(&mut self, line: usize, command: &str) -> Result<(), Failure> {
-        let mut settings = self.sockets.settings.clone();
-        settings.command(command).map_err(|why| unsupported(self.script, line, why))?;
         let goes_on = self.script.events.iter().any(|event| {
             event.line > line && matches!(event.what, What::Inject(_) | What::Expect(_))
         });
-        if self.sockets.started() && !goes_on {
-            // What a host had before the script is restored: nothing is left to see of it.
+        // What a host had before the script is restored: nothing is left to see of it.
+        let is_over = self.sockets.started() && !goes_on;
+        if is_over && self.options.lenient {
+            return Ok(());
+        }
+        let mut settings = self.sockets.settings.clone();
+        settings.command(command).map_err(|why| unsupported(self.script, line, why))?;
+        if is_over {
             return Ok(());
         }
         if self.sockets.started() && settings.tcp != self.sockets.settings.tcp {
