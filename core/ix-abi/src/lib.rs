@@ -224,7 +224,7 @@ pub const GIVE_AT_END: u32 = 4294967295;
 
 /// In [`call_op::SET_OPT`], in place of a handle: the flow that the last `CONNECT` or `CONNECT_FROM`
 /// of the same batch has opened. Its SYN goes when the batch has been carried out, with the option.
-pub const OPENED_LAST: u64 = 0xffff_ffff_ffff_ffff;
+pub const OPENED_LAST: u64 = u64::MAX;
 
 /// In [`call_op::BACKLOG`]: the listener is there for when no other process listens.
 pub const IN_RESERVE: u32 = 4294967295;

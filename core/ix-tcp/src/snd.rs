@@ -104,10 +104,7 @@ impl<B: RxBuf> Tcb<B> {
         let is_plain = self.state == State::Established
             && self.snd_nxt == self.snd_una
             && !self.records.is_large()
-            && self.loss().is_none()
-            && self.reassembly().is_none()
-            && !self.has_message_ends()
-            && !self.is_window_limited()
+            && self.is_calm()
             && self.ecn.is_silent()
             && self.flags.bits() & (Flags::TIMESTAMPS | Flags::CWND_LIMITED) == Flags::TIMESTAMPS
             && len.wrapping_sub(1) < u32::from(self.mss)

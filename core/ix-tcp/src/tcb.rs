@@ -552,6 +552,17 @@ impl<B: RxBuf> Tcb<B> {
         loss
     }
 
+    /// Whether nothing rare is under way that the next message must heed.
+    #[inline(always)]
+    pub(crate) fn is_calm(&self) -> bool {
+        self.rare.as_ref().is_none_or(|rare| {
+            rare.loss.is_none()
+                && rare.reassembly.is_none()
+                && rare.message_ends.is_empty()
+                && !rare.window_limited.is_now()
+        })
+    }
+
     /// What arrived out of order, if something is kept of it.
     #[inline(always)]
     pub(crate) fn reassembly(&self) -> Option<&Reassembly<B>> {

@@ -14,23 +14,23 @@ pub(crate) struct WindowLimited {
 }
 
 impl WindowLimited {
+    /// It has held something back, and nothing was sent since.
+    #[inline(always)]
+    pub fn is_now(self) -> bool {
+        self.since_us.is_some()
+    }
+
     fn total_us(self, now_us: u64) -> u64 {
         self.before_us + self.since_us.map_or(0, |since_us| now_us.saturating_sub(since_us))
     }
 }
 
 impl<B: RxBuf> Tcb<B> {
-    /// The peer's window has held something back, and nothing was sent since.
-    #[inline(always)]
-    pub(crate) fn is_window_limited(&self) -> bool {
-        self.rare.as_ref().is_some_and(|rare| rare.window_limited.since_us.is_some())
-    }
-
     /// Whether the peer's window has just held something back. To be called whenever something was
     /// to be sent.
     #[inline]
     pub(crate) fn note_window_limit(&mut self, limited: bool, now_us: u64) {
-        if self.is_window_limited() != limited {
+        if self.rare.as_ref().is_some_and(|rare| rare.window_limited.is_now()) != limited {
             self.change_window_limit(limited, now_us);
         }
     }
