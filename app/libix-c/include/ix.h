@@ -47,6 +47,10 @@ extern "C" {
 #define IX_GROUP_SOURCES_MAX 64
 /* In place of a process in IX_CALL_GIVE: whichever goes on when the caller has ended. */
 #define IX_GIVE_AT_END 4294967295
+/* In IX_CALL_SET_OPT, in place of a handle: the flow that the last CONNECT or
+ * CONNECT_FROM of the same batch has opened. Its SYN goes when the batch has been carried out,
+ * with the option. */
+#define IX_OPENED_LAST UINT64_MAX
 /* In IX_CALL_BACKLOG: the listener is there for when no other process listens. */
 #define IX_IN_RESERVE 4294967295
 /* In IX_CALL_BACKLOG: the listener is one like others. */
@@ -74,11 +78,12 @@ extern "C" {
 #define IX_CALL_ACCEPT 4
 /* args: handle. Refuses a flow that knocked, with a reset. */
 #define IX_CALL_REJECT 5
-/* args: handle, pointer to ix_sg_entrys in transmit memory, number of them, 1 for FIN
- * behind the last byte, and bytes of received buffers. These are returned first, as by
- * RECV_DONE (0: none); if they are refused, so is the rest. Returns how many bytes the
- * window took, from the front of the array; 0 if it is full. FIN is sent, as by SHUTDOWN,
- * only if it took them all. */
+/* args: handle, pointer to ix_sg_entrys in transmit memory, number of them, bits for
+ * what is behind the last byte (1: FIN, 2: the end of a message), and bytes of received
+ * buffers. These are returned first, as by RECV_DONE (0: none); if they are refused, so is
+ * the rest. Returns how many bytes the window took, from the front of the array; 0 if it is
+ * full. FIN is sent, as by SHUTDOWN, only if it took them all; and only then a message ends
+ * there: what comes later is not in a segment with what was before. */
 #define IX_CALL_SENDV 6
 /* args: handle, bytes. Returns received buffers, oldest first, and opens the window. */
 #define IX_CALL_RECV_DONE 7
@@ -88,7 +93,7 @@ extern "C" {
 #define IX_CALL_CLOSE 9
 /* args: handle. Resets the connection. The handle is stale at once. */
 #define IX_CALL_ABORT 10
-/* args: handle, option (IX_OPT_*), value. */
+/* args: handle or IX_OPENED_LAST, option (IX_OPT_*), value. */
 #define IX_CALL_SET_OPT 11
 /* args: handle, pointer to a ix_flow_info in transmit memory, which is written. */
 #define IX_CALL_GET_INFO 12
@@ -179,9 +184,9 @@ extern "C" {
  * next waits here. Returns INVALID if there is no such process, STATE if it does not share
  * this elastic thread. */
 #define IX_CALL_NUDGE 34
-/* args: listener id, option (IX_OPT_DSCP or IX_OPT_HOP_LIMIT),
- * value, 4 or 6 for the version of IP. Applies to the replies to SYNs from now on, and to the
- * connections that come of them. */
+/* args: listener id, option (IX_OPT_DSCP, IX_OPT_HOP_LIMIT or
+ * IX_OPT_SEGMENT_BYTES), value, 4 or 6 for the version of IP. Applies to the
+ * replies to SYNs from now on, and to the connections that come of them. */
 #define IX_CALL_LISTEN_OPT 35
 
 /* What a packet queue takes (IX_CALL_PACKET_BIND). */
@@ -257,7 +262,8 @@ extern "C" {
 #define IX_OPT_FRAGMENT_BYTES 10
 /* Longest segment that is sent, in bytes without options, at least 88. Segments are shorter
  * where the peer or the path needs it. Applies to segments that are sent later; 0 changes
- * nothing. */
+ * nothing. Before the SYN, and of a listener, it is also what the peer is told to send (RFC
+ * 9293 3.7.1). */
 #define IX_OPT_SEGMENT_BYTES 11
 /* 1: the application has closed the connection, and calls CLOSE once all that it has sent is
  * acknowledged; until then it keeps that memory. The flow counts as one without an owner: if
@@ -550,7 +556,42 @@ typedef struct ix_flow_info {
     uint32_t retransmits;
     /* 76: What both ends have agreed on: bits of IX_FLOW_INFO_FLAG_*. */
     uint32_t flags;
-} ix_flow_info; /* 80 bytes */
+    /* 80: Largest segment that the peer was told to send, bytes. */
+    uint32_t advmss_bytes;
+    /* 84: Largest segment that has arrived, bytes. */
+    uint32_t rcv_mss_bytes;
+    /* 88: The window that is offered to the peer, bytes. */
+    uint32_t rcv_wnd_bytes;
+    /* 92: Bytes taken by SENDV and never sent. */
+    uint32_t snd_unsent_bytes;
+    /* 96: Smallest recent round-trip time, µs. */
+    uint32_t min_rtt_us;
+    /* 100: Time since data was last sent, in units of 1,024 µs. */
+    uint32_t last_sent_ms;
+    /* 104: Time since anything was last heard of the peer, in the same units. */
+    uint32_t last_heard_ms;
+    /* 108: Segments sent and not acknowledged. */
+    uint32_t unacked_segments;
+    /* 112: Of these, selectively acknowledged. */
+    uint32_t sacked_segments;
+    /* 116: Of these, taken to be lost, at most. */
+    uint32_t lost_segments;
+    /* 120: By how many segments the path has been seen to reorder. */
+    uint16_t reordering_segments;
+    /* 122: How often the retransmission timeout was doubled. */
+    uint8_t backoff;
+    /* 123: Probes of a closed window, or of an idle peer, without a reply. */
+    uint8_t probes;
+    /* 124: 0: nothing is amiss; 1: something has arrived out of order; 2: the congestion window is
+     * smaller for a mark; 3: fast recovery; 4: recovery after a timeout. */
+    uint32_t recovery;
+    /* 128: Bytes that the peer has acknowledged. */
+    uint64_t bytes_acked;
+    /* 136: Bytes that have arrived in order. */
+    uint64_t bytes_received;
+    /* 144: How long the peer's window held something back, µs. */
+    uint64_t rwnd_limited_us;
+} ix_flow_info; /* 152 bytes */
 
 /* What PACKET_INFO writes about the device of a packet queue. */
 typedef struct ix_packet_info {

@@ -475,6 +475,9 @@ fn noted(socket: &Socket, level: i32, name: i32) -> Option<i32> {
 /// word for no slow-start threshold.
 const NO_THRESHOLD_BYTES: u32 = 1 << 30;
 
+/// Bytes of the timestamp option, with its padding.
+const TIMESTAMP_BYTES: u32 = 12;
+
 /// `struct tcp_info` in Linux's layout, with what IX counts; the rest is zero.
 fn tcp_info(info: Option<ix_abi::FlowInfo>) -> Vec<u8> {
     /// Linux's `TCP_CLOSE`.
@@ -516,7 +519,9 @@ fn tcp_info(info: Option<ix_abi::FlowInfo>) -> Vec<u8> {
     let no_threshold = info.ssthresh_bytes >= NO_THRESHOLD_BYTES;
     put(76, if no_threshold { 0x7fff_ffff } else { info.ssthresh_bytes / mss });
     put(80, (info.cwnd_bytes / mss).max(1));
-    put(84, info.advmss_bytes);
+    // Linux has taken off the timestamps there.
+    let has_timestamps = info.flags & flow_info_flag::TIMESTAMPS != 0;
+    put(84, info.advmss_bytes.saturating_sub(if has_timestamps { TIMESTAMP_BYTES } else { 0 }));
     put(88, info.reordering_segments.into());
     put(100, info.retransmits);
     put(144, info.snd_unsent_bytes);

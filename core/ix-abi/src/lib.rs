@@ -222,8 +222,9 @@ pub const GROUP_SOURCES_MAX: usize = 64;
 /// In place of a process in [`call_op::GIVE`]: whichever goes on when the caller has ended.
 pub const GIVE_AT_END: u32 = 4294967295;
 
-/// In [`call_op::SET_OPT`], in place of a handle: the flow that the last `CONNECT` or `CONNECT_FROM`
-/// of the same batch has opened. Its SYN goes when the batch has been carried out, with the option.
+/// In [`call_op::SET_OPT`], in place of a handle: the flow that the last `CONNECT` or
+/// `CONNECT_FROM` of the same batch has opened. Its SYN goes when the batch has been carried out,
+/// with the option.
 pub const OPENED_LAST: u64 = u64::MAX;
 
 /// In [`call_op::BACKLOG`]: the listener is there for when no other process listens.

@@ -18,6 +18,7 @@ mod close;
 mod config;
 mod connect;
 pub mod ecn;
+mod figures;
 pub mod fragments;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
@@ -28,6 +29,7 @@ pub mod isn;
 mod listen;
 mod loss;
 mod message_end;
+mod messages;
 mod model;
 pub mod nd;
 mod output;

@@ -231,8 +231,8 @@ pub(crate) struct Rare<B> {
     /// Payload was dropped because memory was short, and the peer was not told since that there is
     /// some again.
     pub is_starved: bool,
-    /// What the application allows for segments both ways, bytes without options; 0: what the device
-    /// does.
+    /// What the application allows for segments both ways, bytes without options; 0: what the
+    /// device does.
     pub mss_limit: u16,
     /// How long the peer's window held something back.
     pub window_limited: WindowLimited,

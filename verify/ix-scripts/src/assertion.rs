@@ -47,7 +47,8 @@ pub fn value_of(name: &str, info: &TcbInfo, loss: &LossInfo) -> Option<i64> {
         "tcpi_snd_cwnd" => segments(info.cwnd_bytes),
         "tcpi_snd_wnd" => info.snd_wnd_bytes.into(),
         "tcpi_rcv_wnd" => info.rcv_wnd_bytes.into(),
-        "tcpi_advmss" => info.advmss_bytes.into(),
+        // Linux has taken off the timestamps there.
+        "tcpi_advmss" => i64::from(info.advmss_bytes) - if info.timestamps { 12 } else { 0 },
         "tcpi_notsent_bytes" => info.snd_unsent_bytes.into(),
         "tcpi_last_data_sent" => ms(info.last_sent_ms),
         "tcpi_last_ack_recv" => ms(info.last_heard_ms),

@@ -462,7 +462,7 @@ static int longest_segment(int fd)
  * The latter of a listener, too. */
 static void first_segments(void)
 {
-    int values[][3] = {{9, 0x20, 1000}, {255, 0xfc, 600}, {64, 0, 88}};
+    int values[][3] = {{9, 0x20, 900}, {255, 0xfc, 600}, {64, 0, 88}};
     for (unsigned v = 0; v < sizeof values / sizeof values[0]; v++) {
         SAY(tell("overhear"));
         int fd = dialled_with(values[v][0], values[v][1], values[v][2]);
@@ -532,7 +532,7 @@ static void messages(void)
 /* What TCP_INFO counts. */
 static void counted(void)
 {
-    int fd = dialled();
+    int fd = dialled_with(64, 0, 900);
     SAY(tell("send 1000"));
     SAY(recv(fd, buffer, 1000, MSG_WAITALL));
     SAY(write(fd, buffer, 300));
@@ -554,7 +554,6 @@ static void counted(void)
     SAY(info->tcpi_lost);
     SAY(info->tcpi_last_data_sent >= 290 && info->tcpi_last_data_sent < 3000);
     SAY(info->tcpi_last_ack_recv >= 200 && info->tcpi_last_ack_recv < 3000);
-    SAY(info->tcpi_advmss);
     SAY(info->tcpi_reordering);
     SAY(info->tcpi_total_retrans);
     /* tcpi_bytes_acked, which the C library's structure may lack: it may count the SYN. */

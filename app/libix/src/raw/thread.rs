@@ -306,8 +306,8 @@ impl Thread {
         self.push_sendv_of(handle, 0, pieces, Ends::default())
     }
 
-    /// The same, and what ends with as many bytes as the pieces have ends behind them, provided that
-    /// the window takes them all. Before that, `done` received bytes are given back, as by
+    /// The same, and what ends with as many bytes as the pieces have ends behind them, provided
+    /// that the window takes them all. Before that, `done` received bytes are given back, as by
     /// [`call::recv_done`].
     #[inline(always)]
     pub(crate) fn push_sendv_of(
