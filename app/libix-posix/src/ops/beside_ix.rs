@@ -1,35 +1,57 @@
 //! A socket of Linux beside one of IX at an address that both have: through it the program hears
 //! the host itself, and other interfaces.
-use crate::low_ports;
-use libc::{c_int, sock_filter, sock_fprog};
+use crate::{low_ports, real};
+use libc::{c_int, sock_filter, sock_fprog, socklen_t};
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
 
-/// Prepares the socket before Linux binds it to this address, or has it listen there. A connection
-/// that comes in by the interface of IX is not this one's: before the dataplane begins its SYN is
-/// dropped, and the peer sends it again. One that Linux had accepted would break when IX has the
-/// port. A datagram waits here for the program, as on Linux.
+/// Has Linux bind the socket to this address, or has it listen there, which `on_linux` does. A
+/// connection that comes in by the interface of IX is not this one's: before the dataplane begins
+/// its SYN is dropped, and the peer sends it again. One that Linux had accepted would break when IX
+/// has the port. A datagram waits here for the program, as on Linux.
 ///
 /// `reuse_port`: the program's own option. With that alone Linux says whether the port is free, as
 /// it would without IX, and of two programs that want it one has it. Where this run holds the port
-/// already, which Linux does not know, the broker lets the socket share it.
+/// already, which Linux does not know, the broker lets the socket share it. Afterwards the broker
+/// may hold the port by a socket of the same user, with which this one shares it.
 ///
-/// An error is an errno: another program of IX has the port, or a service of the same user that
-/// shares ports.
-pub fn prepare(fd: RawFd, at: SocketAddr, reuse_port: bool) -> Result<(), c_int> {
-    set_shares(fd, reuse_port);
-    low_ports::keep_from_network(fd, at)
-}
-
-/// Linux has decided that the socket has its port. From now on the broker may hold the port for IX
-/// by a socket of the same user, with which this one shares it.
-pub fn shares_with_ix(fd: RawFd) {
-    set_shares(fd, true);
+/// An error is an errno: that of Linux, or another program of IX has the port, or a service of the
+/// same user that shares ports.
+pub fn decides(
+    fd: RawFd,
+    (at, reuse_port): (SocketAddr, bool),
+    on_linux: impl Fn() -> i32,
+) -> Result<(), c_int> {
+    // Once more if the broker has come to hold the port after it was asked.
+    for _ in 0..2 {
+        set_shares(fd, reuse_port);
+        low_ports::keep_from_network(fd, at)?;
+        let shares = reuse_port || has_shares(fd);
+        if on_linux() >= 0 {
+            set_shares(fd, true);
+            return Ok(());
+        }
+        if shares || real::errno() != libc::EADDRINUSE {
+            break;
+        }
+    }
+    Err(real::errno())
 }
 
 /// `SO_REUSEPORT`. On an error the claim of the port is refused.
 fn set_shares(fd: RawFd, shares: bool) {
     set(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, &c_int::from(shares));
+}
+
+/// Whether the broker has set the option.
+fn has_shares(fd: RawFd) -> bool {
+    let mut shares: c_int = 0;
+    let mut len = size_of_val(&shares) as socklen_t;
+    let (to, bytes) = (&raw mut shares, &raw mut len);
+    let (level, name) = (libc::SOL_SOCKET, libc::SO_REUSEPORT);
+    // SAFETY: fills a local, whose length it gets.
+    unsafe { libc::syscall(libc::SYS_getsockopt, fd, level, name, to, bytes) };
+    shares != 0
 }
 
 /// The Linux socket under a UDP socket gets no broadcasts, and multicast only of groups that it has

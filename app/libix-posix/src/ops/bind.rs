@@ -13,7 +13,7 @@ use std::net::SocketAddr;
 use std::os::fd::RawFd;
 
 /// `bind`.
-pub fn bind(fd: RawFd, at: SocketAddr, on_linux: impl FnOnce() -> i32) -> Outcome<()> {
+pub fn bind(fd: RawFd, at: SocketAddr, on_linux: impl Fn() -> i32) -> Outcome<()> {
     let mut core = lock();
     let id = socket_of(&mut core, fd)?;
     let Some(socket) = core.sockets.get(id) else { return Err(libc::EBADF.into()) };
@@ -55,23 +55,17 @@ pub fn bind(fd: RawFd, at: SocketAddr, on_linux: impl FnOnce() -> i32) -> Outcom
             }
             use_linux(&mut core, fd)?;
             if is_shared {
-                beside_ix::prepare(fd, at, options.reuse_port)?;
-            }
-            if on_linux() < 0 {
+                beside_ix::decides(fd, (at, options.reuse_port), on_linux)?;
+            } else if on_linux() < 0 {
                 let errno = real::errno();
                 // Low ports need root on Linux, and the program is not root behind the wall. On IX
                 // it may have them, at an address of IX's own.
-                let low = errno == libc::EACCES && at.port() != 0 && !is_shared;
+                let low = errno == libc::EACCES && at.port() != 0;
                 return if low { on_ix_alone(core, id, at, stream) } else { Err(errno.into()) };
             }
             let at = SocketAddr::new(at.ip(), linux_name(fd)?.port());
             if core.is_in_use(id, at, stream, &options) {
                 return Err(libc::EADDRINUSE.into());
-            }
-            // Two sockets that may share an address (`SO_REUSEADDR`) can have one port until one
-            // of them listens: with TCP Linux decides then.
-            if is_shared && !stream {
-                beside_ix::shares_with_ix(fd);
             }
             // A port that Linux has chosen is a client's.
             let given = !stream && at.port() != 0 && !core.ephemeral.has(at.port());

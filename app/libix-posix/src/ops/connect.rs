@@ -1,7 +1,6 @@
 //! `connect`.
 use super::{
-    Instead, Outcome, become_datagrams, beside_ix, leave_to_linux, move_watches, needs_number_only,
-    socket_of,
+    Instead, Outcome, become_datagrams, leave_to_linux, move_watches, needs_number_only, socket_of,
 };
 use crate::lock::lock;
 use crate::route::Whose;
@@ -59,8 +58,8 @@ pub fn connect(fd: RawFd, to: SocketAddr, flow_info: u32) -> Outcome<()> {
             core.datagrams_have_peer(fd, id, to);
             return Ok(());
         }
-        Kind::Idle { stream, ix, both } => {
-            let (stream, ix, both) = (*stream, *ix, *both);
+        Kind::Idle { stream, ix, .. } => {
+            let (stream, ix) = (*stream, *ix);
             let bound_elsewhere =
                 ix && socket.bound.is_some_and(|at| family::is_wildcard(at.ip()) || is_shared);
             if whose == Whose::Linux && (!ix || bound_elsewhere) {
@@ -87,10 +86,6 @@ pub fn connect(fd: RawFd, to: SocketAddr, flow_info: u32) -> Outcome<()> {
                 return Ok(connected(&mut core, id).unwrap_or(Ok(()))?);
             }
             wait::enter(&mut core)?;
-            if is_shared && both {
-                // It was bound to a port, which the connection claims.
-                beside_ix::shares_with_ix(fd);
-            }
             let home = core.home();
             if let Some(socket) = core.sockets.get_mut(id) {
                 let stream = Stream::new(Phase::ToConnect, 0, to, None);

@@ -20,7 +20,7 @@ use std::time::Instant;
 const BACKLOG_MAX: i32 = 4096;
 
 /// `listen`. `on_linux` makes the same call for the Linux socket under the descriptor.
-pub fn listen(fd: RawFd, backlog: i32, on_linux: impl FnOnce() -> i32) -> Outcome<()> {
+pub fn listen(fd: RawFd, backlog: i32, on_linux: impl Fn() -> i32) -> Outcome<()> {
     let mut core = lock();
     let id = socket_of(&mut core, fd)?;
     let backlog = if backlog < 0 { BACKLOG_MAX } else { backlog.min(BACKLOG_MAX) };
@@ -51,17 +51,13 @@ pub fn listen(fd: RawFd, backlog: i32, on_linux: impl FnOnce() -> i32) -> Outcom
             let flags = real::fcntl(fd, libc::F_GETFL, 0);
             real::fcntl(fd, libc::F_SETFL, (flags | libc::O_NONBLOCK) as usize);
         }
-        let is_shared = core.routes.is_shared();
-        if is_shared {
-            // It may be bound by this call.
+        if core.routes.is_shared() {
+            // It may be bound by this call. Two sockets that may share an address (`SO_REUSEADDR`)
+            // can have one port until one of them listens.
             let at = at.unwrap_or(SocketAddr::new(any, 0));
-            beside_ix::prepare(fd, at, reuse_port)?;
-        }
-        if on_linux() < 0 {
+            beside_ix::decides(fd, (at, reuse_port), on_linux)?;
+        } else if on_linux() < 0 {
             return Err(real::errno().into());
-        }
-        if is_shared {
-            beside_ix::shares_with_ix(fd);
         }
     }
     let at = match at {
