@@ -1,6 +1,6 @@
 //! The sockets of Linux that hear a port.
-use crate::held_ports::Transport;
 use crate::netlink::{Message, Netlink, attributes};
+use crate::transport::Transport;
 use ix_sys::Error;
 use std::net::IpAddr;
 
@@ -24,15 +24,16 @@ const BOUND: u32 = 1 << 7 | 1 << 1;
 /// The file numbers of sockets that hear a port of these addresses or of all of a family that they
 /// have: those of TCP that listen, and those of UDP that are bound.
 pub(crate) fn at(transport: Transport, port: u16, addresses: &[IpAddr]) -> Result<Vec<u64>, Error> {
-    let is_there = |body: &Vec<u8>| hears(body, port, addresses).unwrap_or(false);
-    Ok(sockets(transport, port)?.iter().filter(|body| is_there(body)).filter_map(inode).collect())
+    let all = sockets(transport, port)?;
+    let there = all.iter().filter(|body| hears(body, port, addresses).unwrap_or(false));
+    Ok(there.filter_map(|body| inode(body)).collect())
 }
 
 /// The file numbers of all sockets that hear any port.
 pub(crate) fn all() -> Result<Vec<u64>, Error> {
     let mut all = Vec::new();
     for transport in Transport::ALL {
-        all.extend(sockets(transport, 0)?.iter().filter_map(inode));
+        all.extend(sockets(transport, 0)?.iter().filter_map(|body| inode(body)));
     }
     Ok(all)
 }
@@ -57,12 +58,13 @@ fn sockets(transport: Transport, port: u16) -> Result<Vec<Vec<u8>>, Error> {
     Ok(found)
 }
 
-fn inode(body: &Vec<u8>) -> Option<u64> {
+fn inode(body: &[u8]) -> Option<u64> {
     let four = body.get(INODE..INODE + 4)?.try_into().ok()?;
     Some(u32::from_ne_bytes(four).into())
 }
 
-/// Whether a socket is at this port, at one of these addresses or at all of a family that they have.
+/// Whether a socket is at this port, at one of these addresses or at all of a family that they
+/// have.
 fn hears(body: &[u8], port: u16, addresses: &[IpAddr]) -> Option<bool> {
     let its = u16::from_be_bytes(body.get(4..6)?.try_into().ok()?);
     let source: [u8; 16] = body.get(SOURCE..SOURCE + 16)?.try_into().ok()?;

@@ -1,4 +1,5 @@
-//! To whom a port of Linux's own address goes that several want: each answer is that of Linux alone.
+//! To whom a port of Linux's own address goes that several want: each answer is that of Linux
+//! alone.
 use super::shared_address::on_linux_address;
 use crate::support::process::Process;
 use crate::support::{CLIENT, PATIENCE, SERVICE, TestNet, eventually};

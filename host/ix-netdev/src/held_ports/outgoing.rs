@@ -1,6 +1,7 @@
 //! Ports that IX has for connections which it opens: a block from the start, and ranges that are
 //! added on demand.
-use super::{Family, Held, HeldPorts, Transport, has_room, hear_nothing, key};
+use super::{Held, HeldPorts, has_room, hear_nothing, key};
+use crate::transport::{Family, Transport};
 use ix_sys::socket::{self, bind_inet, set_option};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
