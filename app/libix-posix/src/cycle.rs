@@ -54,7 +54,7 @@ pub fn run(
         alarm.goes_in();
     }
     let left = core.emit(index, thread);
-    core.renews_will(index, thread.calls());
+    core.renews_will(index, thread.batch());
     let looks_us = core.looks_us;
     let own = &mut core.elastic_threads[index];
     // Acknowledgements free memory, and the dataplane may give more without an event.
@@ -84,7 +84,7 @@ pub fn run(
     let kicked = core.came_out(index);
     core.elastic_threads[index].cycle += 1;
     core.settle(index, thread);
-    core.renews_will(index, 0);
+    core.renews_will(index, (0, 0));
     core.dispatch(index, thread, events);
     core.feed_starving(index);
     core.hand_out();

@@ -186,7 +186,7 @@ fn share(core: &mut Core, process: &Process, elastic: usize) -> bool {
     core.elastic_threads[elastic].cycle += 1;
     core.settle(elastic, &mut thread);
     core.elastic_threads[elastic].will = thread.take_will();
-    core.renews_will(elastic, 0);
+    core.renews_will(elastic, (0, 0));
     core.dispatch(elastic, &thread, events);
     // SAFETY: the lock is held, and no thread could drive before the dataplane ran.
     unsafe { THREADS[elastic].set(thread) };

@@ -49,9 +49,9 @@ impl Core {
         entries(stream).for_each(|entry| will.note(entry));
     }
 
-    /// A batch of so many calls is written, or its answers are known (0): from now on only what
+    /// This batch of so many calls is written, or its answers are known (0): from now on only what
     /// they do not say is noted.
-    pub fn renews_will(&mut self, elastic: usize, calls: usize) {
+    pub fn renews_will(&mut self, elastic: usize, batch: (u64, usize)) {
         let Core { sockets, elastic_threads, .. } = self;
         let ElasticThread { will: Some(will), noted, .. } = &mut elastic_threads[elastic] else {
             return;
@@ -62,7 +62,7 @@ impl Core {
             stream.noted
         });
         let sockets = &*sockets;
-        will.renew(calls, noted.iter().flat_map(|id| unsaid(sockets, *id)));
+        will.renew(batch, noted.iter().flat_map(|id| unsaid(sockets, *id)));
     }
 }
 

@@ -26,8 +26,12 @@ pub struct WillEntry {
 pub struct Will {
     /// A [`WillState`] as a word: each change is one store.
     pub state: u64,
+    /// The number of the last batch, from 1 on: of `RUN_IO`, since the process has had its arrays.
+    /// Written before [`Will::state`] names its calls. A batch whose request has not come is
+    /// carried out first.
+    pub batch: u64,
     /// Always 0.
-    pub reserved: [u64; 7],
+    pub reserved: [u64; 6],
     /// The entries, in the order in which they are carried out. One of the two lists holds; the
     /// other one is where the next list is written.
     pub entries: [[WillEntry; WILL_MAX]; 2],

@@ -1429,5 +1429,8 @@ fn a_will_harms_only_who_has_made_it() {
     two.deliver(&mut peer, TcpFlags::ACK | TcpFlags::PSH, b"on");
     two.turn();
     let heard = two.go(0);
-    assert!(heard.iter().any(|event| matches!(event, Event::Recv { cookie: 1000, .. })), "{heard:?}");
+    assert!(
+        heard.iter().any(|event| matches!(event, Event::Recv { cookie: 1000, .. })),
+        "{heard:?}"
+    );
 }

@@ -197,6 +197,7 @@ static void near_server_is_killed(void)
     int fd = dial_here(port);
     put(fd, "hi");
     pass_gate(&used);
+    sleep_ms(50);
     slain(pid);
     take(fd, 3);
     SAY(soon(fd, POLLIN | POLLRDHUP));

@@ -96,6 +96,7 @@ pub struct Thread {
     events: *const EventSlot,
     status: *const ThreadStatus,
     will: Option<Will>,
+    batches: u64,
     pushed: usize,
     answered: usize,
     ready: usize,
@@ -142,6 +143,7 @@ impl Thread {
     pub fn share_again(&mut self, first: impl FnOnce(&mut Thread)) -> Result<usize, EnterError> {
         let entered = self.gate.call(gate_op::SHARE, self.index.into(), 0, 0);
         Error::check(entered).map_err(EnterError::Refused)?;
+        self.batches = 0;
         (self.pushed, self.answered, self.ready, self.sg_used) = (0, 0, 0, 0);
         self.push(Batched(Call::Nop));
         first(self);
@@ -212,6 +214,7 @@ impl Thread {
             status: with_exposed_provenance_mut::<ThreadStatus>(area.status as usize),
             // SAFETY: as the other addresses of the area; taken once.
             will: unsafe { Will::at(area.will) },
+            batches: 0,
             pushed: 0,
             answered: 0,
             ready: 0,
@@ -259,10 +262,11 @@ impl Thread {
         self.will.take()
     }
 
-    /// Calls in the batch.
+    /// The number of the batch that is written, since this process has had the arrays, and of the
+    /// calls in it.
     #[inline]
-    pub fn calls(&self) -> usize {
-        self.pushed
+    pub fn batch(&self) -> (u64, usize) {
+        (self.batches + 1, self.pushed)
     }
 
     /// Free slots of the batch.
@@ -408,6 +412,7 @@ impl Thread {
             Wait::Forever => gate_op::WAIT_FOREVER,
         };
         let pushed = self.pushed as u64;
+        self.batches += 1;
         let events = self.gate.call(gate_op::RUN_IO, self.index.into(), pushed, wait_us);
         self.answered = self.pushed;
         self.pushed = 0;

@@ -48,9 +48,15 @@ impl Will {
         }
     }
 
-    /// From now on it is what was not taken of a batch of so many calls, and then these entries, as
-    /// many as there is room for.
-    pub fn renew(&mut self, calls: usize, entries: impl Iterator<Item = WillEntry>) {
+    /// From now on it is what was not taken of this batch of so many calls, and then these entries,
+    /// as many as there is room for.
+    pub fn renew(
+        &mut self,
+        (batch, calls): (u64, usize),
+        entries: impl Iterator<Item = WillEntry>,
+    ) {
+        // SAFETY: `at`.
+        unsafe { (&raw mut (*self.0).batch).write_volatile(batch) };
         let list = 1 - self.state().list;
         let mut count = 0;
         for entry in entries.take(WILL_MAX) {
@@ -68,16 +74,16 @@ mod tests {
     #[test]
     fn what_is_noted_follows_what_was_renewed() {
         let entries = [[WillEntry::default(); WILL_MAX]; 2];
-        let mut memory = Box::new(ix_abi::Will { state: 0, reserved: [0; 7], entries });
+        let mut memory = Box::new(ix_abi::Will { state: 0, batch: 0, reserved: [0; 6], entries });
         // SAFETY: used through the will only until it is dropped below.
         let mut will = unsafe { Will::at((&raw mut *memory).expose_provenance() as u64) }.unwrap();
         let entry = |handle| WillEntry { handle, ..WillEntry::default() };
         will.note(entry(1));
-        will.renew(7, [entry(2), entry(3)].into_iter());
+        will.renew((1, 7), [entry(2), entry(3)].into_iter());
         will.note(entry(4));
         let state = will.state();
         assert_eq!((state.count, state.calls), (3, 7));
-        will.renew(0, core::iter::repeat_n(entry(5), WILL_MAX + 1));
+        will.renew((1, 0), core::iter::repeat_n(entry(5), WILL_MAX + 1));
         will.note(entry(6));
         assert_eq!(will.state(), WillState { list: 0, count: WILL_MAX, calls: 0 });
         assert_eq!(memory.entries[state.list][..3].iter().map(|e| e.handle).sum::<u64>(), 9);

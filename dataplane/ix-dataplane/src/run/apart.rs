@@ -93,6 +93,8 @@ struct Peer {
     thread: usize,
     /// Number of the request that was carried out last.
     done: u64,
+    /// Number of batches that have come.
+    batches: u64,
     /// Number of kicks that have ended a wait.
     kicks: u64,
     /// The caller of the last request sleeps, or runs on this hardware thread.
@@ -212,6 +214,7 @@ impl Peer {
             wait_us: request.wait_us.load(Ordering::Relaxed),
         };
         (self.done, self.caller_is_here) = (serial, is_here);
+        self.batches += u64::from(asked.op == gate_op::RUN_IO);
         Some(asked)
     }
 
@@ -563,8 +566,11 @@ impl Peer {
     /// The process has ended: does what it has left to be done.
     fn carry_out_will(mut self, runner: &mut Runner, cpu: u32, now_us: u64) {
         let asked = self.take_request(cpu).filter(|asked| asked.op == gate_op::RUN_IO);
-        let calls = asked.map_or(0, |asked| asked.calls as usize);
-        runner.carry_out_will(self.number, calls, self.shares.pages.will(self.thread), now_us);
+        let (state, entries, batch) = self.shares.pages.will(self.thread);
+        // It was killed before it could ask for this batch.
+        let unasked = if batch > self.batches { state.calls } else { 0 };
+        let calls = asked.map_or(unasked, |asked| asked.calls as usize);
+        runner.carry_out_will(self.number, calls, (state, entries), now_us);
     }
 
     fn new(entry: &Entry, thread: usize) -> Peer {
@@ -574,6 +580,7 @@ impl Peer {
             shares: entry.shares.clone(),
             thread,
             done: 0,
+            batches: 0,
             kicks: 0,
             caller_is_here: false,
             waiting: None,

@@ -119,8 +119,9 @@ impl CrossingPages {
         unsafe { &(*self.written_pages(thread)).request }
     }
 
-    /// What the process has left to be carried out; each word is read once.
-    pub(crate) fn will(&self, thread: usize) -> (WillState, Vec<WillEntry>) {
+    /// What the process has left to be carried out, and the number of its last batch; each word is
+    /// read once.
+    pub(crate) fn will(&self, thread: usize) -> (WillState, Vec<WillEntry>, u64) {
         // SAFETY: within the mapping, which lives as long as self; volatile, because the program
         // may write meanwhile. Every value is valid, and the numbers are within the lists.
         unsafe {
@@ -128,7 +129,8 @@ impl CrossingPages {
             let state = WillState::decode((&raw const (*will).state).read_volatile());
             let list = &raw const (*will).entries[state.list];
             let entry = |index| list.cast::<WillEntry>().add(index).read_volatile();
-            (state, (0..state.count).map(entry).collect())
+            let batch = (&raw const (*will).batch).read_volatile();
+            (state, (0..state.count).map(entry).collect(), batch)
         }
     }
 
