@@ -203,6 +203,7 @@ impl Echo {
             handle,
             sg: SgArray { addr: at, entries: 1 },
             fin: false,
+            eor: false,
             done: 0,
         });
         self.waiting.push_back(Call::RecvDone { handle, bytes });

@@ -554,6 +554,7 @@ static void counted(void)
     SAY(info->tcpi_lost);
     SAY(info->tcpi_last_data_sent >= 290 && info->tcpi_last_data_sent < 3000);
     SAY(info->tcpi_last_ack_recv >= 200 && info->tcpi_last_ack_recv < 3000);
+    SAY(info->tcpi_advmss);
     SAY(info->tcpi_reordering);
     SAY(info->tcpi_total_retrans);
     /* tcpi_bytes_acked, which the C library's structure may lack: it may count the SYN. */
