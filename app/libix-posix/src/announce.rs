@@ -183,7 +183,7 @@ pub fn connects(fd: RawFd, to: SocketAddr, outcome: Outcome<()>) {
     if !told.load(Ordering::Relaxed) && is_tcp(fd, whose) && !told.swap(true, Ordering::Relaxed) {
         said.line(&format!(
             "first connection to {to}: {}",
-            owner(whose, to.ip(), "no route of IX")
+            owner(whose, to.ip(), "this host itself, or no route of IX")
         ));
     }
 }

@@ -61,7 +61,7 @@ const COMPLETIONS_HELP: &str = "Prints a script that completes the commands and 
     source <(ix completions bash)     # for this shell only";
 
 const MAN_HELP: &str = "Prints the man page of ix, or writes the pages of all commands, such as \
-    ix-run.1, and that of the configuration file, ix.toml.5.\n\n\
+    ix-run.1, and that of the configuration file, ix.toml.5 (in `man5` beside a `man1`).\n\n\
     Examples:\n  \
     ix man | man -l -\n  \
     ix man /usr/local/share/man/man1";
@@ -77,11 +77,12 @@ const MAN_HELP: &str = "Prints the man page of ix, or writes the pages of all co
         handed to the service, and its replies are sent, in one run to completion.\n\n\
         Start with `ix doctor` (what this machine can do, and the command to run next) and `ix demo` \
         (IX and Linux side by side). Then, as root:\n\n  \
-        ix run --nic eth1 --addr 10.0.0.2/24 memcached -u nobody -p 11211\n  \
+        ix run memcached -u nobody -p 11211\n  \
         ix top                           # what it does, live\n  \
         ix ctl status                    # the same in a few lines",
     after_help = "Exit status: 0 on success only; 2 for a wrong command line. `ix run` returns \
-        its program's status, and 125 for its own failures."
+        its program's status (128 + N: signal N ended it), 125 for its own failures, 126 if the \
+        program cannot be executed, 127 if there is none."
 )]
 pub struct Cli {
     /// The subcommand.

@@ -178,7 +178,7 @@ fn joined(words: &[&OsStr]) -> String {
 }
 
 /// For an `ix run` that lacks one of these flags: how to write it, if the flag stands behind the
-/// program, where it is the program's own.
+/// program with a value where it takes one. There it is the program's own.
 pub fn behind_the_program(program: &[OsString], flags: &[&str]) -> Option<String> {
     let ix = built();
     let run = ix.find_subcommand("run")?;
@@ -198,7 +198,7 @@ pub fn behind_the_program(program: &[OsString], flags: &[&str]) -> Option<String
         }
         let takes = flag.is_some_and(|arg| arg.get_action().takes_values());
         if takes && !word.to_string_lossy().contains('=') {
-            own.extend(words.next().map(OsString::as_os_str));
+            own.push(words.next()?.as_os_str());
         }
     }
     let name = first.to_string_lossy();
@@ -272,6 +272,7 @@ mod tests {
         assert!(taught.contains("`--nic` behind memcached") && taught.contains(right), "{taught}");
         assert_eq!(behind_the_program(&words("memcached -p 1"), &["--nic"]), None);
         assert_eq!(behind_the_program(&words("--nic eth0"), &["--nic"]), None);
+        assert_eq!(behind_the_program(&words("memcached --nic"), &["--nic"]), None, "no value");
     }
 
     #[test]

@@ -26,7 +26,8 @@ pub fn completions(args: &CompletionsArgs) -> Result<()> {
     print(&script)
 }
 
-/// `ix man [DIR]`.
+/// `ix man [DIR]`: pages of commands in DIR, and that of the file in `man5` beside it if DIR is a
+/// `man1`.
 pub fn man(args: &ManArgs) -> Result<()> {
     let Some(folder) = &args.dir else {
         let mut ix = whole();
@@ -45,7 +46,13 @@ pub fn man(args: &ManArgs) -> Result<()> {
             .mend("choose another folder")
     };
     clap_mangen::generate_to(whole(), folder).map_err(cannot)?;
-    write(folder, "ix.toml.5", &configuration_page(CONFIGURATION)).map_err(cannot)
+    // man(1) looks for it beside the folder of commands.
+    let formats = match folder.file_name() {
+        Some(name) if name == "man1" => folder.with_file_name("man5"),
+        _ => folder.clone(),
+    };
+    std::fs::create_dir_all(&formats).map_err(cannot)?;
+    write(&formats, "ix.toml.5", &configuration_page(CONFIGURATION)).map_err(cannot)
 }
 
 fn write(folder: &Path, name: &str, page: &str) -> std::io::Result<()> {

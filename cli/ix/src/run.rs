@@ -251,6 +251,13 @@ pub fn main(args: &RunArgs) -> Result<u8> {
         if args.require_ix {
             return Err(unused);
         }
+        // It may have refused a flag that was meant for `ix run`.
+        let meant = ["--nic", "--addr", "--cpus", "--user", "--domain", "--ignore-firewall"];
+        if exit.status() != 0
+            && let Some(hint) = crate::command_line::behind_the_program(&args.program, &meant)
+        {
+            say!("hint: {hint}, if it was meant for `ix run`");
+        }
         // What could not even start has said why, and a port that was refused is told once.
         if exit.status() != STATUS_NOT_FOUND && !refused.is_some_and(|refused| refused.told) {
             say!("{unused}");

@@ -30,7 +30,7 @@ pub fn usual_device(devices: &mut Vec<String>, config: &Config) -> Result<()> {
         [] => {
             let why = "Linux has no default route, whose interface it would be";
             return Err(Problem::new(what, why)
-                .mend("for example --nic eth0; `ix doctor` has a verdict on each interface"));
+                .mend("name it with --nic; `ix doctor` has a verdict on each interface"));
         }
         [first, ..] => {
             let names: Vec<_> = found.iter().map(|link| link.name.as_str()).collect();
@@ -48,6 +48,30 @@ pub fn likely_device(config: &Config) -> String {
     // What routers tell is Linux's there.
     let link = link.filter(|_| config.addr6 != Addr6::Auto);
     link.map_or_else(|| "tap:ix0".to_owned(), |link| link.name)
+}
+
+/// An error if one of these interfaces carries no Ethernet frames: not even an address of IX's own
+/// could be reached there.
+pub fn refuse_without_ethernet(devices: &[String]) -> Result<()> {
+    for device in devices {
+        let Ok(DeviceSpec::Afxdp { ifname, .. }) = device.parse() else { continue };
+        // What is not there is said when it is opened.
+        let link = Namespace::current().and_then(|here| here.link(&ifname)).ok().flatten();
+        let Some(link) = link else { continue };
+        let (why, mend) = match (link.is_loopback, link.is_ethernet) {
+            (true, _) => (
+                "it is the loopback, whose connections never leave the host",
+                "name the interface that other hosts reach; `ip link` lists them",
+            ),
+            (_, false) => (
+                "its packets have no Ethernet header: it is a tunnel",
+                "name the interface that carries it, such as eth0",
+            ),
+            _ => continue,
+        };
+        return Err(Problem::new(format!("cannot use {ifname}"), why).mend(mend));
+    }
+    Ok(())
 }
 
 /// Gives the dataplane the addresses of Linux on its interface, if no address is named and the
@@ -71,14 +95,6 @@ pub fn settle(devices: &[String], config: &mut Config) -> Result<()> {
     let Some(link) = here.link(&ifname).map_err(asked)? else {
         return refused("there is no such interface".to_owned(), "`ip link` lists the interfaces");
     };
-    if link.is_loopback {
-        let why = "it is the loopback, whose connections never leave the host".to_owned();
-        return refused(why, "name the interface that other hosts reach; `ip link` lists them");
-    }
-    if !link.is_ethernet {
-        let why = "its packets have no Ethernet header: it is a tunnel".to_owned();
-        return refused(why, "name the interface that carries it, such as eth0");
-    }
     if link.kind == "vrf" {
         let why = "it is a VRF, whose packets come by the interfaces in it".to_owned();
         return refused(why, "name one of those, and an address that no host has with --addr");

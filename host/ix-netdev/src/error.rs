@@ -71,6 +71,11 @@ impl fmt::Display for OpenError {
             WrongKind { name, needs } => {
                 write!(f, "`{name}` exists and is not {needs}; use another name")
             }
+            TooManyQueues { name, has: 0, .. } => write!(
+                f,
+                "`{name}` has no queues: it is a tap or a tunnel that no process has open; start \
+                 the process that it belongs to, or use another interface"
+            ),
             TooManyQueues { name, asked, has } => {
                 let plural = if *has == 1 { "" } else { "s" };
                 write!(

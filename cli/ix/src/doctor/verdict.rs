@@ -57,6 +57,15 @@ pub struct Verdict {
 }
 
 impl Verdict {
+    /// The same with a command that takes root's rights, as all of them do.
+    fn by_root(self) -> Verdict {
+        let next = match self.next.is_empty() {
+            true => self.next,
+            false => format!("sudo {}", self.next),
+        };
+        Verdict { next, ..self }
+    }
+
     /// For `--json`.
     pub fn to_json(&self) -> Value {
         json!({
@@ -108,7 +117,11 @@ pub fn all() -> Vec<Verdict> {
     let Ok(here) = Namespace::current() else { return Vec::new() };
     let links = here.links().unwrap_or_default();
     let others = links.iter().filter(|link| link.name != "lo");
-    others.map(|link| judge(&facts(&here, link, &links))).collect()
+    let verdicts = others.map(|link| judge(&facts(&here, link, &links)));
+    match ix_sys::process::is_root() {
+        true => verdicts.collect(),
+        false => verdicts.map(Verdict::by_root).collect(),
+    }
 }
 
 fn facts(here: &Namespace, link: &Link, all: &[Link]) -> Facts {
@@ -196,6 +209,11 @@ fn obstacle(facts: &Facts) -> Option<(String, String)> {
     }
     if facts.has_program && !facts.is_kept {
         return Some(match &facts.owner {
+            Some(owner) if owner.command.contains("ix share ") => {
+                let why = format!("its tenants share it, by {owner}");
+                let command = "ix ctl vnic create NAME";
+                (why, format!("{command}     (it names a device for `ix run --nic`)"))
+            }
             Some(owner) => {
                 let why = format!("another XDP program is attached to it, that of {owner}");
                 (why, format!("kill {}     (it ends that program)", owner.pid))

@@ -58,14 +58,12 @@ impl Settings {
             return Err(Problem::new("cannot use `--take-address`", why)
                 .mend("name it with --addr, or leave it out: IX shares Linux's address by port"));
         }
-        // A device behind the program was meant for `ix run`, which says so.
-        if crate::command_line::behind_the_program(&args.program, &["--nic"]).is_none() {
-            let none_is_named = settings.devices.is_empty();
-            crate::sharing::usual_device(&mut settings.devices, &settings.config)?;
-            if none_is_named && !settings.devices.is_empty() {
-                settings.source.has_usual_device();
-            }
+        let none_is_named = settings.devices.is_empty();
+        crate::sharing::usual_device(&mut settings.devices, &settings.config)?;
+        if none_is_named && !settings.devices.is_empty() {
+            settings.source.has_usual_device();
         }
+        crate::sharing::refuse_without_ethernet(&settings.devices)?;
         crate::sharing::settle(&settings.devices, &mut settings.config)?;
         if settings.config.shares_address {
             let interface = settings.interfaces().into_iter().next().unwrap_or_default();

@@ -13,12 +13,28 @@ use std::time::{Duration, SystemTime};
 /// Folders for control sockets without a configured path, best first: `/run/ix` for root, the
 /// user's own folder, a folder below /tmp.
 fn folders() -> Vec<PathBuf> {
-    let uid = process::user_id();
+    let uid = user_outside(process::user_id());
     let system = process::is_root().then(|| PathBuf::from(SYSTEM));
     let users = std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty());
     let users = users.map(|dir| PathBuf::from(dir).join("ix"));
     let last = std::env::temp_dir().join(format!("ix-{uid}"));
     system.into_iter().chain(users).chain([last]).collect()
+}
+
+/// This process's user as the namespace of users outside its own knows it: several users may be root
+/// of namespaces of their own, and have one `/tmp`.
+fn user_outside(uid: u32) -> u32 {
+    let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    map.lines().find_map(|line| mapped(line, uid)).unwrap_or(uid)
+}
+
+/// What a line of a uid_map (user_namespaces(7)) makes of a user: first inside, first outside, how
+/// many.
+fn mapped(line: &str, uid: u32) -> Option<u32> {
+    let mut numbers = line.split_whitespace().map_while(|number| number.parse::<u32>().ok());
+    let (inside, outside, count) = (numbers.next()?, numbers.next()?, numbers.next()?);
+    let nth = uid.checked_sub(inside).filter(|nth| *nth < count)?;
+    outside.checked_add(nth)
 }
 
 /// At most this many connections wait to be accepted.
@@ -328,6 +344,21 @@ mod tests {
 
     fn mode(path: &Path) -> u32 {
         fs::symlink_metadata(path).expect("there").mode() & 0o777
+    }
+
+    #[test]
+    fn users_are_told_apart_by_their_numbers_outside() {
+        for (line, uid, expected) in [
+            ("         0          0 4294967295", 1000, Some(1000)),
+            ("0 1234 1", 0, Some(1234)),
+            ("0 1234 1", 1, None),
+            ("100 5000 10", 109, Some(5009)),
+            ("100 5000 10", 99, None),
+            ("0 4294967295 2", 1, None),
+            ("nonsense", 0, None),
+        ] {
+            assert_eq!(mapped(line, uid), expected, "{line}");
+        }
     }
 
     #[test]
