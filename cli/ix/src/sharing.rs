@@ -172,8 +172,8 @@ impl Sharing {
             let why = format!("no {OUTGOING_PORTS} ports for outgoing connections: {e}");
             Problem::new(&what, why).mend(match e.raw_os_error() {
                 Some(libc::EADDRINUSE) => {
-                    "so many that follow each other must be free in net.ipv4.ip_local_port_range \
-                     without ip_local_reserved_ports: close sockets of Linux, or widen the range"
+                    "they must follow each other in net.ipv4.ip_local_port_range, outside of \
+                     ip_local_reserved_ports: close sockets of Linux, or widen the range"
                 }
                 _ => "raise `ulimit -n`",
             })

@@ -2,7 +2,7 @@
 use crate::listeners;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// So many are told before those that have ended are looked for.
+/// Sockets that may be known before those that have ended are looked for.
 const LOOK_AT: usize = 65_536;
 /// The last ones that were told are known though Linux does not name them: a socket of TCP that
 /// does not listen yet.
@@ -14,7 +14,7 @@ pub(super) struct OwnSockets {
     /// Each with its place in the order in which they were told.
     known: BTreeMap<u64, u64>,
     told: u64,
-    /// So many may be known before the next look.
+    /// Sockets that may be known before the next look.
     most: usize,
 }
 
