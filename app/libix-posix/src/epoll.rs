@@ -437,7 +437,7 @@ mod tests {
     /// The number of events, and the first one.
     fn wait_for(set: &Own, limit: Duration) -> (usize, u64, u32) {
         let mut events = [epoll_event { events: 0, u64: 0 }; 4];
-        let count = wait_set(set.as_raw_fd(), &mut events, Some(limit)).ok().expect("no errno");
+        let count = wait_set(set.as_raw_fd(), &mut events, Some(limit)).expect("no errno");
         (count, events[0].u64, events[0].events)
     }
 
@@ -473,17 +473,17 @@ mod tests {
                 let (set, said) = (&set, said.clone());
                 scope.spawn(move || {
                     let mut core = lock();
-                    let id = set_of(&core, set.as_raw_fd()).ok().expect("a set");
+                    let id = set_of(&core, set.as_raw_fd()).expect("a set");
                     let mut events = [epoll_event { events: 0, u64: 0 }; 4];
                     let result;
                     (core, result) = wait_on_linux(core, id, &mut events, None);
                     drop(core);
-                    said.send(result.ok().expect("no errno")).expect("heard");
+                    said.send(result.expect("no errno")).expect("heard");
                 });
             }
             std::thread::sleep(Duration::from_millis(100));
             let mut core = lock();
-            let id = set_of(&core, set.as_raw_fd()).ok().expect("a set");
+            let id = set_of(&core, set.as_raw_fd()).expect("a set");
             let Core { sets, wakeups, .. } = &mut *core;
             let waiters =
                 sets.get_mut(id).map_or(Vec::new(), |set| set.waiters.drain(..).collect());
