@@ -274,7 +274,13 @@ impl SharedAddress {
                     let (transport, number) = (transport(port), port.number);
                     let last = self.refusals_told == REFUSALS_TOLD_MAX;
                     let rest = if last { "; further ones are not named" } else { "" };
-                    say!("cannot have {transport} port {number} of Linux's address: {e}{rest}");
+                    let mend = match why {
+                        Some(libc::EMFILE) => "; give `ix run` more descriptors (ulimit -n)",
+                        _ => "",
+                    };
+                    say!(
+                        "cannot have {transport} port {number} of Linux's address: {e}{mend}{rest}"
+                    );
                 }
                 ClaimRefused::Denied
             }

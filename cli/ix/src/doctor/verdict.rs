@@ -116,12 +116,21 @@ impl Verdict {
 pub fn all() -> Vec<Verdict> {
     let Ok(here) = Namespace::current() else { return Vec::new() };
     let links = here.links().unwrap_or_default();
-    let others = links.iter().filter(|link| link.name != "lo");
+    let others = links.iter().filter(|link| link.name != "lo" && !is_link_of_runs(link));
     let verdicts = others.map(|link| judge(&facts(&here, link, &links)));
     match ix_sys::process::is_root() {
         true => verdicts.collect(),
         false => verdicts.map(Verdict::by_root).collect(),
     }
+}
+
+/// Whether it is an end of a link that the keeper of an interface has made for a run: `ixn2-1` or
+/// `ixk2-1`. Nothing else is to be run there.
+fn is_link_of_runs(link: &Link) -> bool {
+    let numbers = link.name.strip_prefix("ixn").or_else(|| link.name.strip_prefix("ixk"));
+    let numbers = numbers.and_then(|numbers| numbers.split_once('-'));
+    let is_number = |text: &str| text.parse::<u32>().is_ok();
+    link.kind == "veth" && numbers.is_some_and(|(of, nth)| is_number(of) && is_number(nth))
 }
 
 fn facts(here: &Namespace, link: &Link, all: &[Link]) -> Facts {

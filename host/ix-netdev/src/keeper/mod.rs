@@ -18,7 +18,6 @@ use ix_proto::Codec;
 use ix_proto::keeper::{FromKeeper, MAPS, Owned, ToKeeper};
 use ix_sys::Interface;
 use ix_sys::bpf::Map;
-use ix_sys::poll::is_readable;
 use ix_sys::socket::{self, receive_with_fds, send_with_fds};
 use ix_wire::IpAddr;
 pub use serve::keep;
@@ -171,6 +170,7 @@ impl Kept {
     /// it; the others get `EADDRINUSE`.
     pub(crate) fn take(&self, port: u32) -> io::Result<()> {
         let _asking = self.asking.lock().unwrap_or_else(PoisonError::into_inner);
+        hear_late(self.socket.as_fd())?;
         match ask(self.socket.as_fd(), &ToKeeper::Take { port }, &[])?.0 {
             FromKeeper::Done => Ok(()),
             FromKeeper::Refused(_) => Err(io::Error::from_raw_os_error(libc::EADDRINUSE)),
@@ -199,7 +199,7 @@ impl Kept {
     /// Whether the keeper has ended, and with it the program on the interface.
     pub(crate) fn has_ended(&self) -> bool {
         let _asking = self.asking.lock().unwrap_or_else(PoisonError::into_inner);
-        is_readable(&self.socket, Duration::ZERO).unwrap_or(true)
+        hear_late(self.socket.as_fd()).is_err()
     }
 
     fn say(&self, message: &ToKeeper, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
@@ -280,12 +280,32 @@ fn ask(
 ) -> io::Result<(FromKeeper, Vec<OwnedFd>)> {
     send_with_fds(socket, &message.encode(), fds, libc::MSG_NOSIGNAL)?;
     let mut buffer = vec![0; MESSAGE_MAX];
-    let answer = receive_with_fds(socket, &mut buffer, 0)?;
+    let answer = receive_with_fds(socket, &mut buffer, 0).map_err(|e| match e.kind() {
+        ErrorKind::WouldBlock => {
+            let why = "it does not answer: it is stopped, or gets no processor time";
+            io::Error::new(ErrorKind::TimedOut, why)
+        }
+        _ => e,
+    })?;
     if answer.bytes == 0 {
         return Err(ErrorKind::UnexpectedEof.into());
     }
     let message = FromKeeper::decode(&buffer[..answer.bytes]);
     message.map(|message| (message, answer.fds)).map_err(|_| ErrorKind::InvalidData.into())
+}
+
+/// Takes answers that nobody waits for any more, because they came too late. An error if the keeper
+/// has ended.
+fn hear_late(socket: BorrowedFd<'_>) -> io::Result<()> {
+    let mut buffer = vec![0; MESSAGE_MAX];
+    loop {
+        match receive_with_fds(socket, &mut buffer, libc::MSG_DONTWAIT) {
+            Ok(said) if said.bytes == 0 => return Err(ErrorKind::UnexpectedEof.into()),
+            Ok(_) => {}
+            Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(()),
+            Err(e) => return Err(e),
+        }
+    }
 }
 
 /// What went wrong with the keeper of an interface.

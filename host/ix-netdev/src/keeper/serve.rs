@@ -164,6 +164,8 @@ struct Keeper {
     runs: BTreeMap<u32, Run>,
     /// Who is to attach the program.
     first: Option<u32>,
+    /// The addresses and groups by which the programs judge, if nothing else of them has changed.
+    judged_by: Option<(Vec<IpAddr>, Vec<IpAddr>)>,
     /// Numbers, the one that was used last at the end.
     free: VecDeque<u32>,
     /// When the queues are free again.
@@ -185,6 +187,7 @@ impl Keeper {
             program: None,
             runs: BTreeMap::new(),
             first: None,
+            judged_by: None,
             free: (1..OWNERS).collect(),
             queues_at: Instant::now(),
         }
@@ -295,6 +298,7 @@ impl Keeper {
         if new_mac != mac {
             // The near ends let frames with it out before a run sends any. If it fails, links are
             // mute, which the next change of addresses mends.
+            self.judged_by = None;
             let _ = self.exchange_program();
         }
         let Ok(here) = Namespace::current() else { return };
@@ -449,7 +453,7 @@ impl Keeper {
         kept.owners.set(slot, TO_SOCKETS).map_err(refused)?;
         // Where the interface was made again, the old one's has gone with it. Links of others lead
         // to that: they get new ones when they start again.
-        (self.program, self.first) = (Some(kept), None);
+        (self.program, self.first, self.judged_by) = (Some(kept), None, None);
         Ok(())
     }
 
@@ -476,11 +480,25 @@ impl Keeper {
         (own.into_iter().filter(|own| !alone.contains(own)).collect(), groups)
     }
 
-    /// Lets the programs judge by the addresses that there are now.
-    fn exchange_program(&self) -> Result<(), String> {
+    /// Lets the programs judge by the addresses that there are now. It takes the kernel some
+    /// milliseconds for each, so what they do already is left as it is: of several runs that tell
+    /// the same only the first one waits.
+    fn exchange_program(&mut self) -> Result<(), String> {
+        let now = self.addresses();
+        if self.judged_by.as_ref() != Some(&now) {
+            self.judged_by = None;
+            self.load_programs(&now)?;
+            self.judged_by = Some(now);
+        }
+        Ok(())
+    }
+
+    fn load_programs(
+        &self,
+        (addresses, groups): &(Vec<IpAddr>, Vec<IpAddr>),
+    ) -> Result<(), String> {
         let Some(program) = &self.program else { return Ok(()) };
-        let (addresses, groups) = self.addresses();
-        let insns = shared_program(&program.maps(), &addresses, &groups);
+        let insns = shared_program(&program.maps(), addresses, groups);
         let flags = if program.owned.frags { PROGRAM_XDP_FRAGS } else { 0 };
         let loaded = Program::load(ProgramKind::Xdp, c"ix_xdp", &insns, flags);
         match loaded.and_then(|loaded| loaded.replace_in(program.link.as_fd())) {
@@ -494,7 +512,7 @@ impl Keeper {
                     owned: &program.ports,
                     owner: *slot,
                     uplink: (program.owned.ifindex, program.owned.mac),
-                    addresses: &addresses,
+                    addresses,
                     fragments: &program.fragments,
                     fragments_v6: &program.fragments_v6,
                 });
