@@ -21,8 +21,8 @@ fn folders() -> Vec<PathBuf> {
     system.into_iter().chain(users).chain([last]).collect()
 }
 
-/// This process's user as the namespace of users outside its own knows it: several users may be root
-/// of namespaces of their own, and have one `/tmp`.
+/// This process's user as the namespace of users outside its own knows it: several users may be
+/// root of namespaces of their own, and have one `/tmp`.
 fn user_outside(uid: u32) -> u32 {
     let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
     map.lines().find_map(|line| mapped(line, uid)).unwrap_or(uid)

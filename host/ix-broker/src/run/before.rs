@@ -6,8 +6,8 @@ use crate::shared_address::SharedAddress;
 use std::os::fd::BorrowedFd;
 
 impl DataplaneSetup {
-    /// They poll readable when [`DataplaneSetup::service`] has something to do, or the keeper of the
-    /// interface has ended.
+    /// They poll readable when [`DataplaneSetup::service`] has something to do, or the keeper of
+    /// the interface has ended.
     pub(super) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.shared.iter().flat_map(SharedAddress::fds)
     }

@@ -90,8 +90,8 @@ pub(crate) struct KeptProgram {
 pub(crate) type Joined = (Kept, Vec<OwnedFd>);
 
 impl Kept {
-    /// Joins the runs that share this interface, by its name and number. `start` starts a keeper, if
-    /// there is none.
+    /// Joins the runs that share this interface, by its name and number. `start` starts a keeper,
+    /// if there is none.
     pub(crate) fn join(
         (interface, ifindex): (&str, u32),
         threads: u32,
@@ -160,7 +160,8 @@ impl Kept {
         Ok(())
     }
 
-    /// These are the run's addresses and groups from the next packet on; those `alone` stay Linux's.
+    /// These are the run's addresses and groups from the next packet on; those `alone` stay
+    /// Linux's.
     pub(crate) fn set_addresses(&self, addresses: &[IpAddr], alone: &[IpAddr]) -> io::Result<()> {
         let (addresses, alone) = (addresses.to_vec(), alone.to_vec());
         self.say(&ToKeeper::Addresses { addresses, alone }, &[])
