@@ -158,7 +158,8 @@ pub fn refused(at: SocketAddr, errno: i32) -> bool {
         let why = match errno {
             libc::EACCES => {
                 "ports this low need a right that it does not have (EACCES); give it a port above \
-                 1023, or run it as a user who has the right (--user root)"
+                 1023, or run it as root (--user root), and have it become no other user before it \
+                 binds"
             }
             _ => {
                 "another socket has that port (EADDRINUSE); `ss -lntup` says whose it is: stop \

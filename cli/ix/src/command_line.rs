@@ -5,6 +5,7 @@ use clap::{Command, CommandFactory, Parser};
 use ix_report::problem::{Problem, STATUS_OWN_FAILURE};
 use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};
+use std::path::Path;
 
 /// Exit status for a wrong command line, but for that of `ix run`.
 const STATUS_WRONG: u8 = 2;
@@ -206,6 +207,22 @@ pub fn behind_the_program(program: &[OsString], flags: &[&str]) -> Option<String
     Some(format!("`{lacking}` behind {name} is {name}'s own; write `{right}`"))
 }
 
+/// Whether a `--nic` behind the program names a device: then it was likely meant for `ix run`. A
+/// program may have such a flag of its own, with another meaning.
+pub fn means_device(program: &[OsString]) -> bool {
+    let words: Vec<_> = program.iter().map(|word| word.to_string_lossy()).collect();
+    let is_device = |value: &str| {
+        let has_kind = ["afxdp:", "tap:", "memif:"].iter().any(|kind| value.starts_with(kind));
+        has_kind || !value.is_empty() && Path::new("/sys/class/net").join(value).exists()
+    };
+    let behind = words.iter().skip(1).zip(words.iter().skip(2).map(Some).chain([None]));
+    behind.into_iter().any(|(word, next)| match word.strip_prefix("--nic") {
+        Some("") => next.is_some_and(|value| is_device(value)),
+        Some(rest) => rest.strip_prefix('=').is_some_and(is_device),
+        None => false,
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -273,6 +290,21 @@ mod tests {
         assert_eq!(behind_the_program(&words("memcached -p 1"), &["--nic"]), None);
         assert_eq!(behind_the_program(&words("--nic eth0"), &["--nic"]), None);
         assert_eq!(behind_the_program(&words("memcached --nic"), &["--nic"]), None, "no value");
+    }
+
+    #[test]
+    fn a_flag_behind_the_program_means_a_device_if_it_names_one() {
+        for (line, expected) in [
+            ("memcached --nic lo", true),
+            ("memcached --nic=tap:ix0 -p 1", true),
+            ("memcached -p 1 --nic afxdp:eth7", true),
+            ("trainer --nic fast", false),
+            ("trainer --nic", false),
+            ("trainer --nics lo", false),
+            ("--nic lo", false),
+        ] {
+            assert_eq!(means_device(&words(line)), expected, "{line}");
+        }
     }
 
     #[test]

@@ -152,7 +152,8 @@ pub fn why_refused(errno: i32, port: u16) -> Problem {
     let (why, mend) = match errno {
         libc::EACCES => (
             "ports this low need a right that it does not have (EACCES)",
-            "give it a port above 1023, or run it as a user who has the right (--user root)",
+            "give it a port above 1023, or run it as root (--user root), and have it become no other \
+             user before it binds",
         ),
         _ => (
             "another socket has that port (EADDRINUSE)",

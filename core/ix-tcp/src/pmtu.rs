@@ -60,6 +60,17 @@ impl<B: RxBuf> Tcb<B> {
         self.check();
     }
 
+    /// No host of the link answers for the next hop. An attempt to connect ends, as on Linux; a
+    /// connection that stands goes on trying (RFC 1122 section 4.2.3.9).
+    pub fn next_hop_failed(&mut self, out: &mut impl Output<B>) {
+        match self.state {
+            State::Closed => {}
+            State::SynSent => self.die(DeadReason::Unreachable, out),
+            _ => self.flags.set(Flags::SOFT_ERROR),
+        }
+        self.check();
+    }
+
     /// Whether segments leave in packets that are longer than this, bytes.
     pub fn exceeds(&self, mtu: u16) -> bool {
         self.handshake_done() && self.state != State::Closed && self.mss + self.header_bytes() > mtu

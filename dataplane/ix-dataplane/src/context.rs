@@ -8,7 +8,7 @@ use ix_abi::CallError;
 use ix_mem::{LentFrames, Mbuf, Pool};
 use ix_nic::RxPacket;
 use ix_proto::crossing::AttachmentId;
-use ix_wire::{FLOW_GROUPS, IpAddr, igmp, ipv6};
+use ix_wire::{FLOW_GROUPS, FlowTuple, IpAddr, igmp, ipv6};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -42,6 +42,8 @@ pub struct Context {
     pub(crate) learnt: Learnt,
     /// The groups that sockets of this host listen to, in order.
     pub(crate) groups: Vec<IpAddr>,
+    /// Flows whose SYN no host of the link would take: they end in this cycle.
+    pub(crate) without_hop: Vec<FlowTuple>,
     /// Packets to our own addresses that wait to be received, each with the device it comes in on.
     pub(crate) looped: VecDeque<(u8, RxPacket)>,
 }
@@ -70,6 +72,7 @@ impl Context {
             promises: Promises::new(),
             learnt: Learnt::default(),
             groups: Vec::new(),
+            without_hop: Vec::new(),
             looped: VecDeque::new(),
         }
     }

@@ -59,6 +59,12 @@ impl Settings {
                 .mend("name it with --addr, or leave it out: IX shares Linux's address by port"));
         }
         let none_is_named = settings.devices.is_empty();
+        if none_is_named && crate::command_line::means_device(&args.program) {
+            let why = "`--nic` stands behind the program, where it is the program's own";
+            return Err(
+                Problem::new("no device is named for IX", why).mend("write it before the program")
+            );
+        }
         crate::sharing::usual_device(&mut settings.devices, &settings.config)?;
         if none_is_named && !settings.devices.is_empty() {
             settings.source.has_usual_device();

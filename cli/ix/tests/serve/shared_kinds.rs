@@ -87,7 +87,7 @@ fn net(test: &str) -> Option<TestNet> {
 fn interfaces_that_cannot_be_shared_get_one_line() {
     let test = "interfaces_that_cannot_be_shared_get_one_line";
     let Some(net) = net(test) else { return };
-    refused(&net, "lo", &["cannot share the address of Linux on lo", "loopback", "ip link"]);
+    refused(&net, "lo", &["cannot use lo", "loopback", "ip link"]);
     refused(&net, "nosuch", &["no such interface"]);
     ip(&net, "addr flush dev ixs0");
     refused(&net, "ixs0", &["Linux has no address there", "--addr"]);
@@ -222,7 +222,7 @@ fn the_default_route_names_the_interface() {
             "{said}"
         );
     };
-    refused(&["no device", "no default route", "--nic eth0"]);
+    refused(&["no device", "no default route", "--nic", "ix doctor"]);
     ip(&net, "route add unreachable default metric 9");
     refused(&["no default route"]);
     ip(&net, "route add default via 10.88.0.1 metric 5");

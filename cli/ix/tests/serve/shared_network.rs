@@ -351,6 +351,42 @@ fn a_route_with_an_mtu_of_one_byte_ends_nobody() {
     service.process.terminate();
 }
 
+/// Connects to a host of the link that there is not, blocking and not, and says what came of it.
+const TRIES: &str = "
+import errno, select, socket, sys, time
+for blocks in (True, False):
+    one = socket.socket()
+    one.setblocking(blocks)
+    began = time.monotonic()
+    code = one.connect_ex((sys.argv[1], 9))
+    if code == errno.EINPROGRESS:
+        select.select([], [one], [], 60)
+        code = one.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+    took = 'soon' if time.monotonic() - began < 20 else 'late'
+    print(blocks, errno.errorcode.get(code, code), took, flush=True)
+";
+
+/// An attempt to connect to a host of the link that there is not ends as on Linux.
+#[test]
+fn a_host_that_is_not_there_cannot_be_reached() {
+    let test = "a_host_that_is_not_there_cannot_be_reached";
+    if !std::path::Path::new(PYTHON).exists() {
+        return skip(test, Need::Program("apt-get install python3"), "no python3");
+    }
+    let Some(net) = on_linux_address(test) else { return };
+    let words = [PYTHON, "-c", TRIES, "10.88.0.77"];
+    let on_linux = net.server.run(|| Command::new(PYTHON).args(&words[1..]).output());
+    let on_linux = String::from_utf8(on_linux.expect("python3").stdout).expect("text");
+    let told: Vec<&str> = on_linux.lines().collect();
+    assert!(told.len() == 2 && told.iter().all(|line| line.contains("EHOSTUNREACH")), "{told:?}");
+    let process = net.start_shared(&words).process;
+    let (status, said) = process.wait(Duration::from_secs(60));
+    assert!(status.success(), "{said:#?}");
+    assert!(said.iter().any(|line| line.contains("first connection to 10.88.0.77:9: IX")));
+    let answers: Vec<&String> = said.iter().filter(|line| !line.starts_with("ix: ")).collect();
+    assert_eq!(answers, told);
+}
+
 /// `getsockname` right after `accept`, which Python calls by itself, is answered at once, by the
 /// address that the client has named: there may be several, and others than at the start.
 #[test]

@@ -302,6 +302,9 @@ impl ElasticThread {
         let fired = self.fire_app_timers(now_us) || fired;
         let Io { cx, ports, neighbors, .. } = &mut self.io;
         neighbors.run_timers(cx, ports);
+        if !cx.without_hop.is_empty() {
+            self.tcp.end_without_hop(&mut self.io, &mut self.flows);
+        }
         if HERE {
             self.run_housekeeping(now_us, false);
         }

@@ -15,11 +15,15 @@ use ix_tcp::groups::Report;
 use ix_tcp::nd::NdOut;
 use ix_wire::membership::Record;
 use ix_wire::ra::{self, Advertisement};
-use ix_wire::{ArpPacket, FlowTuple, IpAddr, MacAddr, NdPacket, ethernet, igmp, mld, nd};
+use ix_wire::{
+    ArpPacket, FlowTuple, IpAddr, MacAddr, NdPacket, TcpFlags, ethernet, igmp, ipv4, ipv6, mld, nd,
+};
 use std::collections::HashMap;
 
 /// A copy is looked up again after this time, so that the table learns which next hops are in use.
 const COPY_US: u64 = 1_000_000;
+/// Where the flags are in a header of TCP.
+const TCP_FLAGS_AT: usize = 13;
 /// The upper bits of a copy's version are the thread's number.
 const THREAD_SHIFT: u32 = 24;
 
@@ -149,7 +153,8 @@ impl Neighbors {
     ) {
         match cx.next_hop(port, ports.len(), (ends.local, ends.remote)) {
             Some(hop) => self.wait_for_hop(cx, ports, (hop, asker), (port, mbuf)),
-            None => give_up(cx, mbuf),
+            // The route may come back.
+            None => drop_frame(cx, mbuf),
         }
     }
 
@@ -165,7 +170,7 @@ impl Neighbors {
             Resolution::Known(mac) => send_to(cx, ports, mac, port, mbuf),
             Resolution::Pending => {
                 if let Err((_, oldest)) = self.pending.push(hop, (port, mbuf), cx.now_us) {
-                    give_up(cx, oldest);
+                    drop_frame(cx, oldest);
                 }
             }
             Resolution::Failed => give_up(cx, mbuf),
@@ -267,7 +272,7 @@ impl Neighbors {
     pub(crate) fn run_timers(&mut self, cx: &mut Context, ports: &mut [Port]) {
         while !self.pending.is_empty() {
             let Some((_, mbuf)) = self.pending.expire(cx.now_us) else { break };
-            give_up(cx, mbuf);
+            drop_frame(cx, mbuf);
         }
         if cx.now_us < cx.shared.neighbors.due_us() {
             return;
@@ -284,16 +289,43 @@ impl Neighbors {
 
     /// When [`Self::run_timers`] has something to do, µs.
     pub(crate) fn deadline_us(&self, cx: &Context) -> Option<u64> {
+        if !cx.without_hop.is_empty() {
+            return Some(cx.now_us);
+        }
         let due_us = cx.shared.neighbors.due_us();
         let due_us = if self.pending.is_empty() { due_us } else { due_us.min(cx.now_us + COPY_US) };
         (due_us != u64::MAX).then_some(due_us)
     }
 }
 
-/// Drops a packet that has no next hop.
+/// Drops a packet whose next hop does not answer. A flow that connects is told.
 fn give_up(cx: &mut Context, mbuf: Mbuf) {
+    cx.without_hop.extend(connecting(mbuf.bytes(&cx.shared.memory)));
+    drop_frame(cx, mbuf);
+}
+
+/// Drops a packet for which there is no route, no room, or no time any more.
+fn drop_frame(cx: &mut Context, mbuf: Mbuf) {
     cx.metrics.drop_local(LocalDrop::ArpPending);
     cx.tx_pool.put_frame(&cx.shared.memory, mbuf);
+}
+
+/// The flow whose SYN this frame of ours is, if it is one. It has no options of IP and no extension
+/// headers, as we send none.
+fn connecting(frame: &[u8]) -> Option<FlowTuple> {
+    let whole = ix_vnic::Header::read(frame)?;
+    let header = whole.ip.filter(|ip| ip.protocol == ipv4::PROTOCOL_TCP)?;
+    let (local_port, remote_port) = header.ports?;
+    let is_v4 = whole.ethertype == ethernet::TYPE_IPV4;
+    let address = |number: u128| match is_v4 {
+        true => IpAddr::v4((number as u32).to_be_bytes()),
+        false => IpAddr(number.to_be_bytes()),
+    };
+    let (local, remote) = (address(header.src), address(header.dst));
+    let ip_bytes = if is_v4 { ipv4::HEADER_BYTES } else { ipv6::HEADER_BYTES };
+    let flags = u16::from(*frame.get(ethernet::HEADER_BYTES + ip_bytes + TCP_FLAGS_AT)?);
+    let is_syn = flags & (TcpFlags::SYN.0 | TcpFlags::ACK.0) == TcpFlags::SYN.0;
+    is_syn.then_some(FlowTuple { local, remote, local_port, remote_port })
 }
 
 fn send_to(cx: &Context, ports: &mut [Port], mac: MacAddr, port: u8, mut mbuf: Mbuf) {

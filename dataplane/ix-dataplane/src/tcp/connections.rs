@@ -313,6 +313,22 @@ impl Tcp {
         touch(touched, &mut flow.socket);
     }
 
+    /// Tells flows whose SYN no host of the link would take.
+    #[cold]
+    pub fn end_without_hop(&self, io: &mut Io, flows: &mut Flows) {
+        for tuple in std::mem::take(&mut io.cx.without_hop) {
+            let Flows { groups, touched, .. } = flows;
+            let hash = io.cx.shared.flow_hash.hash(&tuple);
+            let found = groups.iter_mut().flatten().find_map(|group| {
+                let slot = group.find(hash, &tuple)?;
+                group.at(slot)
+            });
+            let Some(flow) = found else { continue };
+            flow.tcb.next_hop_failed(&mut io.of(&mut flow.socket));
+            touch(touched, &mut flow.socket);
+        }
+    }
+
     /// The devices take packets of at most `mtu` bytes now: new flows say so, others send no longer
     /// ones.
     pub fn fit_to_devices(&mut self, io: &mut Io, flows: &mut Flows, mtu: usize) {

@@ -38,7 +38,7 @@ impl Broker {
         // low, attaching the device fails with a message that says so.
         let _ = ix_sys::limits::raise_memlock();
         crate::about::note(std::env::args_os().collect(), self.args.len());
-        let name = self.program.display().to_string();
+        let name = shown(&self.program);
         let place = if is_apart { Place::Apart } else { Place::Within };
         start_of(&self.setup, &self.vnic, place)
             .check()
@@ -147,6 +147,16 @@ impl Broker {
     }
 }
 
+/// A program's path for people: a name may hold what moves a terminal's cursor.
+fn shown(program: &Path) -> String {
+    let text = program.to_string_lossy();
+    let plain = |c: char| match c.is_control() {
+        true => c.escape_default().to_string(),
+        false => c.to_string(),
+    };
+    text.chars().map(plain).collect()
+}
+
 /// The problem for an error of the launcher. Its text is a complete line; this adds the exit
 /// status.
 fn launch_problem(error: LaunchError) -> Problem {
@@ -167,4 +177,20 @@ fn watch_links() -> Result<LinkWatch> {
         .and_then(|here| here.links())
         .and_then(|links| LinkWatch::new(&links))
         .map_err(|e| Problem::new("cannot watch the links", e))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_moves_no_cursor() {
+        for (name, expected) in [
+            ("/usr/bin/größe 2", "/usr/bin/größe 2"),
+            ("a\x1b[31mb\nc", "a\\u{1b}[31mb\\nc"),
+            ("\u{9b}31m", "\\u{9b}31m"),
+        ] {
+            assert_eq!(shown(Path::new(name)), expected);
+        }
+    }
 }

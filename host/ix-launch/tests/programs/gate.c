@@ -24,7 +24,8 @@ struct header {
             uint64_t now_us;
             uint32_t signal_pending;
         } volatile *status;
-        uint32_t cpu, reserved;
+        uint32_t cpu, attachment;
+        uint64_t will;
     } *areas;
 };
 
