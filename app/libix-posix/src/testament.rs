@@ -17,12 +17,12 @@ impl Core {
         self.notes(id, |stream| Some(given_back(stream, 0)).into_iter());
     }
 
-    /// The program has read so many bytes.
+    /// The program has read this many bytes.
     pub fn notes_read(&mut self, id: Id, bytes: usize) {
         self.notes(id, |stream| Some(given_back(stream, bytes as u64)).into_iter());
     }
 
-    /// The program has written so many bytes, which were the last ones.
+    /// The program has written this many bytes, which were the last ones.
     pub fn notes_written(&mut self, id: Id, bytes: usize) {
         self.notes(id, |stream| {
             let before = stream.flow.send.unsent().saturating_sub(bytes as u64);
@@ -49,7 +49,7 @@ impl Core {
         entries(stream).for_each(|entry| will.note(entry));
     }
 
-    /// This batch of so many calls is written, or its answers are known (0): from now on only what
+    /// This batch of calls is written, or its answers are known (0): from now on only what
     /// they do not say is noted.
     pub fn renews_will(&mut self, elastic: usize, batch: (u64, usize)) {
         let Core { sockets, elastic_threads, .. } = self;

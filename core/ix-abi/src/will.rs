@@ -44,7 +44,7 @@ pub struct WillState {
     pub list: usize,
     /// The number of its entries.
     pub count: usize,
-    /// So many calls of the last batch come before them: what was not taken of their bytes.
+    /// How many calls of the last batch come before them: what was not taken of their bytes.
     pub calls: usize,
 }
 

@@ -48,7 +48,7 @@ impl Will {
         }
     }
 
-    /// From now on it is what was not taken of this batch of so many calls, and then these entries,
+    /// From now on it is what was not taken of this batch of calls, and then these entries,
     /// as many as there is room for.
     pub fn renew(
         &mut self,

@@ -173,7 +173,7 @@ impl Neighbors {
                     drop_frame(cx, oldest);
                 }
             }
-            Resolution::Failed => give_up(cx, mbuf),
+            Resolution::Failed => drop_frame(cx, mbuf),
         }
     }
 
@@ -298,9 +298,13 @@ impl Neighbors {
     }
 }
 
-/// Drops a packet whose next hop does not answer. A flow that connects is told.
+/// Drops a packet that has waited for a next hop which does not answer. Where the next hops are
+/// Linux's, a flow that connects is told, as Linux tells its own; the peer of a link that is IX's
+/// alone may start later than this end.
 fn give_up(cx: &mut Context, mbuf: Mbuf) {
-    cx.without_hop.extend(connecting(mbuf.bytes(&cx.shared.memory)));
+    if cx.shared.config.shares_address {
+        cx.without_hop.extend(connecting(mbuf.bytes(&cx.shared.memory)));
+    }
     drop_frame(cx, mbuf);
 }
 

@@ -295,7 +295,7 @@ fn ask(
     message.map(|message| (message, answer.fds)).map_err(|_| ErrorKind::InvalidData.into())
 }
 
-/// Takes answers that nobody waits for any more, because they came too late. An error if the keeper
+/// Takes answers that no caller waits for any more, because they came too late. An error if the keeper
 /// has ended.
 fn hear_late(socket: BorrowedFd<'_>) -> io::Result<()> {
     let mut buffer = vec![0; MESSAGE_MAX];
