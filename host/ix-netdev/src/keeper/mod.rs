@@ -295,8 +295,8 @@ fn ask(
     message.map(|message| (message, answer.fds)).map_err(|_| ErrorKind::InvalidData.into())
 }
 
-/// Takes answers that no caller waits for any more, because they came too late. An error if the keeper
-/// has ended.
+/// Takes answers that no caller waits for any more, because they came too late. An error if the
+/// keeper has ended.
 fn hear_late(socket: BorrowedFd<'_>) -> io::Result<()> {
     let mut buffer = vec![0; MESSAGE_MAX];
     loop {
