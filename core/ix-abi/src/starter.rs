@@ -24,6 +24,6 @@ pub struct Starter {
     pub forked: extern "C" fn(),
     /// The descriptors that a dataplane in another process has in this one, each by its index; -1
     /// behind the last one. Where the dataplane is in this process it has a range of numbers
-    /// instead, and there is none here.
+    /// instead, and none is listed here.
     pub descriptor: extern "C" fn(index: u32) -> i32,
 }

@@ -6,8 +6,7 @@ use ix_wire::{IpAddr, MacAddr};
 /// What a run says. The first one is [`ToKeeper::Join`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ToKeeper {
-    /// It wants to share the interface of this number, with so many elastic threads, at these
-    /// addresses of Linux.
+    /// It wants to share the interface of this number at these addresses of Linux.
     Join {
         /// The interface.
         ifindex: u32,

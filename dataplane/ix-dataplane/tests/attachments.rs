@@ -1328,7 +1328,7 @@ fn where_numbers_are_short_a_peer_that_takes_what_it_is_sent_is_not_reset() {
 }
 
 impl Two {
-    /// The second process has ended and left this, after so many calls of its last batch.
+    /// The second process has ended and left this, behind `calls` calls of its last batch.
     fn ends_with_will(&mut self, calls: usize, entries: Vec<WillEntry>) {
         let state = WillState { list: 0, count: entries.len(), calls };
         let elastic = &mut self.rig.threads[0].elastic;

@@ -83,7 +83,7 @@ pub struct Net {
     pub longest_us: [u64; 2],
     /// How late timers run at most, as on a busy machine.
     pub late_us: u64,
-    /// Each end says that a message ends after so many bytes of its stream; 0: never. No segment
+    /// Each end says that a message ends after this many bytes of its stream; 0: never. No segment
     /// may hold bytes of two.
     pub message_bytes: usize,
     first: [Seq; 2],
