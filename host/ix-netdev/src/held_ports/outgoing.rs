@@ -19,8 +19,8 @@ const ADDED_AT_ONCE: u16 = 64;
 
 impl HeldPorts {
     /// Takes `count` ports of both protocols that follow each other, out of Linux's range for
-    /// connections, where nobody but such connections looks for ports. `seed` chooses the place to
-    /// look first.
+    /// connections, where only such connections look for ports. `seed` chooses the place to look
+    /// first.
     pub fn hold_block(&self, count: u16, seed: u64) -> io::Result<(u16, u16)> {
         self.find_block(count, seed, &Transport::ALL)
     }
@@ -131,7 +131,7 @@ impl HeldPorts {
         Ok(())
     }
 
-    /// Takes a port of both families for connections that IX opens, which nobody else may have on
+    /// Takes a port of both families for connections that IX opens. No other socket may have it on
     /// any address.
     fn take_alone(&self, transport: Transport, port: u16) -> io::Result<()> {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);

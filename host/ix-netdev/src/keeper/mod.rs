@@ -170,9 +170,7 @@ impl Kept {
     /// Takes a port, by its place in the map of ports. Of runs that want it at one moment one has
     /// it; the others get `EADDRINUSE`.
     pub(crate) fn take(&self, port: u32) -> io::Result<()> {
-        let _asking = self.asking.lock().unwrap_or_else(PoisonError::into_inner);
-        hear_late(self.socket.as_fd())?;
-        match ask(self.socket.as_fd(), &ToKeeper::Take { port }, &[])?.0 {
+        match self.ask(&ToKeeper::Take { port }, &[])? {
             FromKeeper::Done => Ok(()),
             FromKeeper::Refused(_) => Err(io::Error::from_raw_os_error(libc::EADDRINUSE)),
             _ => Err(ErrorKind::InvalidData.into()),
@@ -203,9 +201,16 @@ impl Kept {
         hear_late(self.socket.as_fd()).is_err()
     }
 
-    fn say(&self, message: &ToKeeper, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    /// Says this, and waits for its answer.
+    fn ask(&self, message: &ToKeeper, fds: &[BorrowedFd<'_>]) -> io::Result<FromKeeper> {
         let _asking = self.asking.lock().unwrap_or_else(PoisonError::into_inner);
-        match ask(self.socket.as_fd(), message, fds)?.0 {
+        hear_late(self.socket.as_fd())?;
+        ask(self.socket.as_fd(), message, fds).map(|(answer, _)| answer)
+    }
+
+    /// Says what the keeper has only to do.
+    fn say(&self, message: &ToKeeper, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        match self.ask(message, fds)? {
             FromKeeper::Done => Ok(()),
             FromKeeper::Refused(why) => Err(io::Error::other(why)),
             _ => Err(ErrorKind::InvalidData.into()),
